@@ -1,15 +1,19 @@
-"""/api/admin, and what needs no token: /api/openapi.json, /livez, /readyz, /health.
+"""/api/admin, and what needs no token: files by their links, /api/openapi.json, /livez, /readyz, /health.
 
 Views call orchestrator/operations, and their annotations describe the API.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 from typing import Any, Literal, NoReturn, TypeVar
 
-from flask import Blueprint, abort, current_app, jsonify, request
+from flask import Blueprint, abort, current_app, jsonify, redirect, request, send_file
+from werkzeug.wrappers import Response
 
 from deduplication.again import Refusal
+from orchestrator.files import PATH, Invalid, disposition
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
 from orchestrator.operations.health import Health, is_ready, read_health
@@ -21,8 +25,9 @@ from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import current_request
 from routes.endpoints import Operation, admin_endpoint, service
 from routes.payload import InvalidPayload
-from routes.responses import Answer, answer_error, failed
+from routes.responses import RETRY_AFTER_S, Answer, answer_error, failed
 
+log = logging.getLogger(__name__)
 View = TypeVar("View")
 api = Blueprint("api", __name__, url_prefix="/api/admin")
 public = Blueprint("public", __name__)
@@ -170,6 +175,37 @@ def erase_emails(body: Erase) -> schemas.EraseAnswer:
 
 
 # Without a token
+
+FILE_NOTES = {
+    200: "The file, always as a download; ranges are supported.",
+    206: "The range that was asked for.",
+    302: "With S3: its address there, for five minutes.",
+    404: "Not a link of this service, or changed.",
+    410: "Expired, or the file was erased.",
+}
+
+
+@public.get(f"/{PATH}/<token>/<name>")
+@Operation("An attachment or a raw email, by the link in a webhook", {200: bytes, 206: bytes}, FILE_NOTES)
+def read_file(token: str, name: str) -> Response:
+    """The link is the only proof that is needed. A browser saves the file, whatever it is."""
+    try:
+        found = service.files.find(token, name)
+        if isinstance(found.source, str):
+            return redirect(found.source)
+        source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
+        answer = send_file(source, "application/octet-stream", conditional=True, etag=found.sha256, max_age=0)
+    except Invalid:
+        return failed(404, "invalid", "not a link of this service")
+    except FileNotFoundError:
+        return failed(410, "gone", "this link has expired, or its file was deleted")
+    except OSError as error:
+        log.error("a file cannot be read: %s", error)
+        return failed(503, "retry_later", "the file cannot be read now", {"Retry-After": str(RETRY_AFTER_S)})
+    answer.headers["Content-Disposition"] = disposition(name)
+    answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer.headers["Cache-Control"] = "private, no-cache"
+    return answer
 
 
 @public.get("/api/openapi.json")

@@ -26,7 +26,6 @@ from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.page import SECURITY_HEADERS, as_page
-from routes.files import files
 from routes.metrics import metrics
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
@@ -63,7 +62,7 @@ def create_app(service: Service) -> Flask:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
     app.extensions["mailonce"] = service
-    for blueprint in (page, ingress_blueprint(service), api, public, files, metrics):
+    for blueprint in (page, ingress_blueprint(service), api, public, metrics):
         app.register_blueprint(blueprint)
 
     @app.before_request

@@ -6,6 +6,7 @@ facts of the fleet, the same on every server: take the maximum.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -18,7 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.entry import DeliveryStatus
@@ -60,13 +61,12 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
     if not settings.worker_metrics_port:
         yield
         return
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each scrape
     app = Flask(__name__)
     app.register_error_handler(Unauthorized, answer_error)
     app.register_error_handler(TooManyGuesses, answer_error)
     try:
-        server = make_server(
-            settings.host, settings.worker_metrics_port, app, threaded=True, request_handler=_WithoutAccessLog
-        )
+        server = make_server(settings.host, settings.worker_metrics_port, app, threaded=True)
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
     app.register_blueprint(metrics)
@@ -77,11 +77,6 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
             yield
         finally:
             server.shutdown()
-
-
-class _WithoutAccessLog(WSGIRequestHandler):
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """No line in the log for each scrape."""
 
 
 class _Metrics(Collector):

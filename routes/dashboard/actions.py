@@ -133,25 +133,21 @@ def act_on_destination(name: str, act: str) -> str | Response:
     if request.method != "POST":
         known = destinations(service).get(name) or abort(404)
         return render_template("dashboard/ask_destination.html", name=name, act=act, known=known)
+    by, error = g.viewer.by, None
     try:
-        with acting_as(g.viewer.by):
-            flash(*_act_on_destination(name, act, g.viewer.by))
-    except InvalidAction as error:
-        flash(str(error), "error")
+        with acting_as(by):
+            if act == "pause":
+                pause(service, name, request.form.get("reason", "").strip(), by)
+                text = "is paused. New emails for it are queued."
+            elif act == "resume":
+                was_paused = resume(service, name, by)
+                text = "is resumed; waiting deliveries are sent." if was_paused else "was not paused."
+            else:
+                tested = send_test(service, name, by)
+                answer = f"answered {tested.status_code}" if tested.status_code else "printed it"
+                error = tested.error and f"did not accept the test event: {tested.error}"
+                text = f"accepted the test event: {answer} after {milliseconds(tested.latency_ms)}."
+        flash(f"{name} {error or text}", "error" if error else "good")
+    except InvalidAction as refused:
+        flash(str(refused), "error")
     return redirect(url_for("dashboard.destinations_list"), code=303)
-
-
-def _act_on_destination(name: str, act: str, by: str) -> tuple[str, str]:
-    """A message, and its category."""
-    if act == "pause":
-        pause(service, name, request.form.get("reason", "").strip(), by)
-        return f"{name} is paused. New emails for it are queued.", "good"
-    if act == "resume":
-        was_paused = resume(service, name, by)
-        return f"{name} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}.", "good"
-    tested = send_test(service, name, by)
-    took = milliseconds(tested.latency_ms)
-    if tested.error:
-        return f"{name} did not accept the test event, after {took}: {tested.error}", "error"
-    answered = f"answered {tested.status_code}" if tested.status_code else "printed it"
-    return f"{name} accepted the test event: {answered} after {took}.", "good"

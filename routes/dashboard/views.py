@@ -84,7 +84,7 @@ def decision(id_: str) -> str:
 def email_html(id_: str) -> Response:
     """The email as it looks, for a frame of the page."""
     payload = read_payload(service, id_)
-    html = email_content(payload).html if payload else None
+    html = email_content(payload)["html"] if payload else None
     if html is None:
         abort(404)
     headers = {"Content-Security-Policy": EMAIL_POLICY, "X-Frame-Options": "SAMEORIGIN"}

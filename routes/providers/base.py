@@ -168,35 +168,25 @@ class Provider(ABC, Generic[AnyOptions]):
     """
 
     options_type: type[AnyOptions]
-    rejected_status: ClassVar[int | None] = None
-    """The HTTP status that makes it give up; if it is None, that of the error is used."""
-    retry_status: ClassVar[int] = 503
-    """The HTTP status that makes it send the request again."""
-    challenge: str = ""
-    """Set if the proof is in the Authorization header: some clients send it only when challenged."""
-    endings: ClassVar[tuple[str, ...]] = ("",)
-    """What may follow its name in the URL."""
+    rejected_status: ClassVar[int | None] = None  # makes it give up; if it is None, that of the error is used
+    retry_status: ClassVar[int] = 503  # makes it send the request again
+    endings: ClassVar[tuple[str, ...]] = ("",)  # what may follow its name in the URL
+    answers_lists: ClassVar[bool] = False  # it reads the result of each item: invalid ones do not reject the request
+    answers_probes: ClassVar[bool] = False  # it checks with GET or HEAD that the URL responds
+    own_authserv_ids: ClassVar[tuple[str, ...]] = ()  # their Authentication-Results count whatever the settings say
+    challenge: str = ""  # if the proof is in the Authorization header: some clients send it only when challenged
+    no_sample: str = ""  # why only the provider itself can make such a request, if that is so
+    # For routes/openapi.py: the Content-Types of its requests, what its body is, and which of SECURITY prove the origin
+    # of a request (none if the proof is in the body).
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
-    """The Content-Types of its requests, for routes/openapi.py."""
     body_type: ClassVar[Any] = dict[str, Any]
-    """What its body is, for routes/openapi.py."""
     security: ClassVar[tuple[str, ...]] = ()
-    """Which of SECURITY in routes/openapi.py prove a request's origin; empty if the proof is in the body."""
-    answers_lists: ClassVar[bool] = False
-    """Whether it reads the result of each item, so that invalid ones do not reject the request."""
-    answers_probes: ClassVar[bool] = False
-    """Whether it checks with GET or HEAD that the URL responds."""
-    own_authserv_ids: ClassVar[tuple[str, ...]] = ()
-    """Hosts whose Authentication-Results header counts whatever the settings say."""
-    no_sample: str = ""
-    """Why only the provider itself can make such a request, if that is so."""
 
     def __init__(self, name: str, options: AnyOptions, surroundings: Surroundings) -> None:
         self.name = name
         self.options = options
         self.surroundings = surroundings
-        self._files = {"inline_bytes": 0, "is_linked": False}
-        """What Email.received is told of files."""
+        self._files = {"inline_bytes": 0, "is_linked": False}  # for Email.received
         if isinstance(options, Options):
             is_default = "attachments" not in options.model_fields_set
             self._files["is_linked"] = options.attachments == "link" and (surroundings.has_links or not is_default)
