@@ -13,7 +13,6 @@ import pytest
 from orchestrator.delivery.guard import Blocker
 from orchestrator.operations.search import FIELDS
 from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer, impatient
-from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for
@@ -202,21 +201,6 @@ def test_with_strict_privacy_only_digests_are_stored_and_exact_search_works(
     app.service.close()
     for file in (tmp_path / "data").iterdir():
         assert domain.encode() not in file.read_bytes() and SUBJECT.encode() not in file.read_bytes(), file
-
-
-def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink, own_redis: RedisServer) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=own_redis.url, redis_timeout_ms=500)
-    app.post(email(subject="before"))
-    own_redis.kill()
-    wait_for(lambda: app.service.coordinator.redis.status == "gone")
-    assert app.status_of(email(subject="alone")) == "processed"
-    assert subjects(app) == ["alone", "before"]
-    assert [each["store"] for each in app.ask("decisions")["decisions"]] == ["local", "redis"]
-    reset = {"scope": "date", "value": "2026-11-16"}
-    answer = app.http.post("/api/admin/reset", json=reset, headers=bearer(ADMIN_TOKEN))
-    assert (answer.status_code, answer.get_json()["code"]) == (503, "retry_later")
-    assert answer.get_json()["detail"].startswith("a reset needs Redis, so that all machines forget")
-    assert answer.headers["Retry-After"]
 
 
 # Destinations

@@ -6,7 +6,7 @@ import pytest
 
 from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
+from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
 
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
@@ -73,21 +73,3 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
         assert (third["status"], third["reason"]["gate"]) == ("skipped_content", "content")
         assert third["reason"]["original"] == first["id"]
         assert (len(crm.received), len(archive.received)) == (1, 1)
-
-
-def test_a_dropped_email_is_answered_counted_listed_and_released(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(
-        toml=f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
-        "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
-    )
-    answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
-    assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
-    app.settle()
-    (listed,) = app.ask("decisions?status=skipped_route")["decisions"]
-    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Suppressed: dropped by route no junk")
-    metrics = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
-    assert 'mailonce_duplicates_total{gate="route"} 2.0' in metrics
-    assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics
-    assert sink.received == []
-    app.act(f"decisions/{listed['id']}/release")
-    assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
