@@ -8,7 +8,8 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Flask, Request, Response, request
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
@@ -24,14 +25,10 @@ from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
-from routes.dashboard.access import COOKIE
-from routes.dashboard.page import SECURITY_HEADERS, as_page
+from routes.dashboard.page import COOKIE, SECURITY_HEADERS, as_page
 from routes.metrics import metrics
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +81,7 @@ def create_app(service: Service) -> Flask:
     @app.errorhandler(Exception)
     def refuse(error: Exception) -> Response:
         if isinstance(error, Unauthorized | TooManyGuesses):
-            what = "no or wrong token" if isinstance(error, Unauthorized) else "too many wrong tokens"
-            address = client_address(request.environ, trusted)
+            what, address = str(error) or "no or wrong token", client_address(request.environ, trusted)
             log.warning("%s %s: %s, from %s", request.method, request.path, what, address)
         elif not isinstance(error, InvalidPayload | InvalidCursor | StoreUnavailable | HTTPException):
             log.error("unexpected error", exc_info=error)

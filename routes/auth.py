@@ -5,12 +5,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING
+from wsgiref.types import WSGIEnvironment
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
-
-    from orchestrator.build import Service
+from orchestrator.build import Service
 
 Networks = Iterable[IPv4Network | IPv6Network]
 

@@ -3,7 +3,7 @@
 Like the API, its views call orchestrator/operations.
 """
 
-from routes.dashboard import access, actions, formatting, views
+from routes.dashboard import formatting, views
 from routes.dashboard.page import page
 
-__all__ = ["access", "actions", "formatting", "page", "views"]
+__all__ = ["formatting", "page", "views"]

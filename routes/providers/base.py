@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
@@ -45,6 +45,7 @@ Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_n
 """A secret, or a list of them during a rotation. An empty one would let anyone in."""
 
 NonEmpty = Annotated[str, AfterValidator(lambda text: _not_empty((text,))[0])]
+Host = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
 
 
 class NoOptions(BaseModel):
@@ -52,15 +53,10 @@ class NoOptions(BaseModel):
 
 
 class HeaderOptions(NoOptions):
-    trusted_authserv_ids: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+    trusted_authserv_ids: Annotated[tuple[Host, ...], BeforeValidator(as_list)] = Field(
         default=(), description='a list of hosts such as ["mx.example.org"]'
     )
     """Hosts whose Authentication-Results header counts: those that remove such a header of the sender's own."""
-
-    @field_validator("trusted_authserv_ids")
-    @classmethod
-    def _in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(host.strip().lower() for host in hosts)
 
 
 class Options(HeaderOptions):

@@ -62,7 +62,7 @@ def test_one_delivery_is_sent_again_at_once_unless_it_was_received(
 def test_all_that_match_are_counted_before_anything_is_done(
     app: App, operator: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("routes.dashboard.actions.MOST_COUNTED", 3)
+    monkeypatch.setattr("routes.dashboard.views.MOST_COUNTED", 3)
     for number in range(5):
         asked = operator.text("/do/replay?all=yes&outcome=dead_letter")
         assert f"Replay {'more than 3' if number > 3 else number} email{'s' * (number != 1)}?" in asked

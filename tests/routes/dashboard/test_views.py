@@ -7,7 +7,7 @@ import pytest
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.version import our_version
-from routes.dashboard.access import COOKIE
+from routes.dashboard.page import COOKIE
 from routes.providers.registry import TYPES
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import HTML, Visitor, signed_in
