@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -107,15 +108,7 @@ def _field(name: str, value: Any) -> str:
     if name == "url" and value:
         address = urlsplit(value)
         return "printed, sent nowhere" if value == LOG_URL else f"url = {address.scheme}://{address.hostname}"
-    if isinstance(value, tuple | dict):
-        value = ", ".join(value)
-    elif isinstance(value, bool):
-        value = str(value).lower()
-    elif isinstance(value, float):
-        value = f"{value:g}"
-    elif name in ("name", "regex"):
-        value = quoted(value)
-    return f"{name} = {'none' if value == '' else value}"
+    return f"{name} = {json.dumps(list(value) if isinstance(value, tuple | dict) else value, ensure_ascii=False)}"
 
 
 def _routes(config: Config) -> Iterator[str]:

@@ -113,12 +113,7 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
 @click.argument("text", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="All fields and the payload, as JSON.")
 def why(text: str, as_json: bool) -> None:
-    """Explain what happened to an email. ID is its id, email id or Message-ID, or a webhook-id.
-
-    \b
-    mailonce why k3v7c2m9x4qa
-    mailonce why "<CAF=1@mail.example.org>"
-    """
+    """Explain what happened to an email. ID is its id, email id or Message-ID, or a webhook-id."""
     with open_service() as service:
         found = read_decision(service, text)
     if found is None:
@@ -190,7 +185,6 @@ def replay_deliveries(ids: tuple[str, ...], as_json: bool, **options: Any) -> No
     \b
     mailonce replay k3v7c2m9x4qa:crm
     mailonce replay --destination crm --since 7d --dry-run
-    mailonce replay --status waiting
     """
     _send_again(ReplayMany, ids, as_json, **options)
 
@@ -251,11 +245,7 @@ def erase_emails(who: str, dry_run: bool, yes: bool) -> None:
 @click.option("--reason", default="", help="Reason (visible to operators).")
 @json_option
 def pause(destination: str, reason: str, as_json: bool) -> None:
-    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued.
-
-    \b
-    mailonce pause crm --reason "moves to another host"
-    """
+    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued."""
     with open_service() as service:
         destinations.pause(service, destination, reason, user_name())
     done = f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}"
@@ -281,17 +271,12 @@ def send_test(destination: str, as_json: bool) -> None:
 
     The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
     retried, and it is sent even if the destination is paused or its circuit breaker is open.
-
-    \b
-    mailonce send-test crm
     """
     with open_service() as service:
         tested = destinations.send_test(service, destination, user_name())
-    answered = f"answered {tested.status_code}" if tested.status_code else "printed"
-    done = f"{destination} accepted it: {answered} after {tested.latency_ms} ms"
-    refused = f"refused after {tested.latency_ms} ms: {tested.error}"
-    document = {"destination": destination, "taken": not tested.error, **vars(tested)}
-    show(document, as_json, refused if tested.error else done)
+    answer = tested.error or (f"answered {tested.status_code}" if tested.status_code else "printed")
+    done = f"{destination} {'refused' if tested.error else 'accepted'} it after {tested.latency_ms} ms: {answer}"
+    show({"destination": destination, "taken": not tested.error, **vars(tested)}, as_json, done)
     if tested.error:
         sys.exit(1)
 

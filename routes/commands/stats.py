@@ -27,12 +27,7 @@ SERIES = ("received", "delivered", "stopped", "failed")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer of GET /api/admin/stats.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl+C.")
 def stats(span: str, as_json: bool, watch: bool) -> None:
-    """Show how many emails were received, delivered, stopped and failed, and the state of each destination.
-
-    \b
-    mailonce stats --span week
-    mailonce stats --watch
-    """
+    """Show how many emails were received, delivered, stopped and failed, and the state of each destination."""
     with open_service() as service, suppress(KeyboardInterrupt):
         while True:
             figures = read_stats(service, Span(span))

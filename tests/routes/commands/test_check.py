@@ -18,15 +18,15 @@ from tests.support.waiting import wait_for
 SECRET = "s3cr3t-that-must-not-be-shown"
 FILE = ROOT / "tests/fixtures/check.toml"  # all kinds of keys, with SECRET wherever one may be
 SHOWN = (
-    "crm: url = https://crm.example, signed with 2 secrets, format = json, fallback_form = false",
-    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 15, max_attempts = 11, enabled = true",
+    'crm: url = https://crm.example, signed with 2 secrets, format = "json", fallback_form = false',
+    'headers = ["X-Team", "Authorization"], connect_timeout_s = 0.5, read_timeout_s = 15.0, max_attempts = 11, enabled',
     "archive: url = http://::1, not signed, ",
     '1. "opt out": subject regex "^stop\\\\b" or recipient equals "out@ours.example"\n     to crm, identity_by',
-    '2. "nowhere": sender contains "@x" and provider equals "ses" exactly\n     to archive, media = off, stop = true\n',
+    '2. "nowhere": sender contains "@x" and provider equals "ses" exactly\n     to archive, media = "off", stop = true',
     '3. "both": every email\n     to crm, archive, stop = false\n  4. "all": every email\n     to crm, stop = true\n',
-    'name = "ticket", phrases = our ref, regex = "(\\\\d+)"\n',
-    "hosts = files.example\nProviders\n  mailgun\n  ses\n",
-    "url = https://ops.example, signed with 2 secrets, after_s = 60, off = low_hit_rate",
+    'name = "ticket", phrases = ["our ref"], regex = "(\\\\d+)"\n',
+    'hosts = ["files.example"]\nProviders\n  mailgun\n  ses\n',
+    'url = https://ops.example, signed with 2 secrets, after_s = 60.0, off = ["low_hit_rate"]',
 )
 EML = """\
 Subject: Lot 456
@@ -52,7 +52,7 @@ def test_without_a_file_what_ships_is_shown(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     assert "Files\n  inline up to 1 MB of each email, metadata beyond" in run("check").output
     assert "  default: printed, sent nowhere" in text
-    assert '1. "unsubscribe": subject contains "desabo"\n     to default, subject_groups = off' in text
+    assert '1. "unsubscribe": subject contains "desabo"\n     to default, subject_groups = "off"' in text
     assert '2. "everything else": every email\n     to default, realtime_only = false' in text
 
 
