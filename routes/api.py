@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from flask import Blueprint, abort, current_app, jsonify, redirect, request, send_file
 from werkzeug.wrappers import Response
@@ -24,11 +24,9 @@ from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import current_request
 from routes.endpoints import Operation, admin_endpoint, service
-from routes.payload import InvalidPayload
-from routes.responses import RETRY_AFTER_S, Answer, answer_error, failed
+from routes.responses import RETRY_AFTER_S, Answer, failed
 
 log = logging.getLogger(__name__)
-View = TypeVar("View")
 api = Blueprint("api", __name__, url_prefix="/api/admin")
 public = Blueprint("public", __name__)
 
@@ -47,12 +45,6 @@ def authenticate() -> Answer | None:
     return None
 
 
-@api.errorhandler(destinations.InvalidAction)
-def refuse_action(error: destinations.InvalidAction) -> Answer:
-    http_status = 404 if error.field == "destination" else 400
-    return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
-
-
 @api.get("/decisions")
 @admin_endpoint("What happened to each email and why, newest first")
 def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
@@ -62,7 +54,7 @@ def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
 @api.get("/decisions/<id_>")
 @admin_endpoint("All that is known of one email")
 def read_decision(id_: str) -> DecisionInFull:
-    return _found(id_, decisions.read_decision(service, id_))
+    return decisions.read_decision(service, id_) or _refuse(id_, Refusal.UNKNOWN)
 
 
 @api.post("/decisions/<id_>/release")
@@ -86,7 +78,7 @@ def list_deliveries(query: schemas.DeliveryQuery) -> DeliveryPage:
 @api.get("/deliveries/<id_>")
 @admin_endpoint("One delivery with its payload")
 def read_delivery(id_: str) -> DeliveryInFull:
-    return _found(id_, decisions.read_delivery(service, id_))
+    return decisions.read_delivery(service, id_) or _refuse(id_, Refusal.UNKNOWN)
 
 
 @api.post("/deliveries/<id_>/replay")
@@ -99,10 +91,6 @@ def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
 @admin_endpoint("Send all deliveries that match a filter again")
 def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
     return _send_many(body)
-
-
-def _found(id_: str, view: View | None) -> View:
-    return _refuse(id_, Refusal.UNKNOWN) if view is None else view
 
 
 def _send_again(id_: str, how: Release | Replay) -> dict[str, Any]:

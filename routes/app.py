@@ -13,12 +13,11 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Flask, Request, Response, request
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
-from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.exceptions import NotFound
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
 from orchestrator.logs import request_id
-from orchestrator.operations.search import InvalidCursor
 from orchestrator.sessions import SESSION_KEY, SIGNED_IN_FOR, shared_key
 from routes.api import api, public
 from routes.api_ingress import ingress_blueprint
@@ -27,7 +26,6 @@ from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.page import COOKIE, SECURITY_HEADERS, as_page
 from routes.metrics import metrics
-from routes.payload import InvalidPayload
 from routes.responses import answer_error
 
 log = logging.getLogger(__name__)
@@ -83,9 +81,10 @@ def create_app(service: Service) -> Flask:
         if isinstance(error, Unauthorized | TooManyGuesses):
             what, address = str(error) or "no or wrong token", client_address(request.environ, trusted)
             log.warning("%s %s: %s, from %s", request.method, request.path, what, address)
-        elif not isinstance(error, InvalidPayload | InvalidCursor | StoreUnavailable | HTTPException):
+        answer = answer_error(error)
+        if answer.status_code == 500:
             log.error("unexpected error", exc_info=error)
-        return as_page(answer_error(error))
+        return as_page(answer)
 
     return app
 

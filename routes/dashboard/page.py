@@ -73,15 +73,12 @@ def as_page(problem: Response) -> Response:
 
 @frozen
 class Viewer:
-    """``g.viewer``, in views behind the sign-in. ``name`` is what they entered at sign-in, "" if nothing."""
+    """``g.viewer``, in views behind the sign-in. ``name`` is what they entered at sign-in, "" if nothing. ``by`` is for
+    the audit log: several people may share a token, so the token does not identify one."""
 
     name: str
+    by: str
     may_act: bool
-
-    @property
-    def by(self) -> str:
-        """For the audit log: several people may share a token, so the token does not identify one."""
-        return f"page, {self.name}" if self.name else "page"
 
 
 @page.app_template_global()
@@ -154,7 +151,8 @@ def _signed_in() -> Viewer | None:
         return None
     may_act = equals_any(digest, map(_digest, tokens.admin))
     is_known = may_act or equals_any(digest, map(_digest, tokens.view))
-    return Viewer(session.get("name", ""), may_act) if is_known else None
+    name = session.get("name", "")
+    return Viewer(name, f"page, {name}" if name else "page", may_act) if is_known else None
 
 
 def _digest(token: str) -> str:

@@ -182,14 +182,13 @@ class Provider(ABC, Generic[AnyOptions]):
         self.name = name
         self.options = options
         self.surroundings = surroundings
-        self._files = {"inline_bytes": 0, "is_linked": False}  # for Email.received
+        wanted, most_mb = "metadata", 0.0
         if isinstance(options, Options):
-            is_default = "attachments" not in options.model_fields_set
-            self._files["is_linked"] = options.attachments == "link" and (surroundings.has_links or not is_default)
-            if options.attachments == "inline":
-                self._files["inline_bytes"] = int(options.attachments_max_mb * MB)
-            elif is_default and not surroundings.has_links:
-                self._files["inline_bytes"] = MB
+            wanted, most_mb = options.attachments, options.attachments_max_mb
+            if "attachments" not in options.model_fields_set and not surroundings.has_links:
+                wanted, most_mb = "inline", 1
+        inline_bytes = int(most_mb * MB) if wanted == "inline" else 0
+        self._files = {"inline_bytes": inline_bytes, "is_linked": wanted == "link"}  # for Email.received
         more = options.trusted_authserv_ids if isinstance(options, HeaderOptions) else ()
         self._trusted = (*self.own_authserv_ids, *more)
         self.credentials: tuple[str, ...] = ()
