@@ -3,7 +3,6 @@
 import hashlib
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -246,22 +245,9 @@ def test_a_group_stops_replies_only_in_mode_all(start_app: StartApp, sink: Sink,
 
 
 def test_patterns_and_routes_of_the_file_are_used(start_app: StartApp, sink: Sink) -> None:
-    Path("mailonce.toml").write_text(
-        f"""
-        [destinations.crm]
-        url = "{sink.url}"
-        [[routes]]
-        name = "opt out"
-        match = [{{ field = "subject", contains = "opt out" }}]
-        subject_groups = "off"
-        [[routes]]
-        name = "rest"
-        [[subject_patterns]]
-        name = "ticket"
-        regex = 'ticket (\\d+)'
-        """
-    )
-    app = start_app(subject_groups="patterns")
+    route = "[[routes]]\nname = 'out'\nmatch = [{ field = 'subject', contains = 'opt out' }]\nsubject_groups = 'off'\n"
+    pattern = "[[routes]]\nname = 'rest'\n[[subject_patterns]]\nname = 'ticket'\nregex = 'ticket (\\d+)'\n"
+    app = start_app(toml=f"[destinations.crm]\nurl = '{sink.url}'\n{route}{pattern}", subject_groups="patterns")
     for subject in ("Ticket #7", "Again ticket 7", "ticket 7: opt out", "desabo ticket 7"):
         app.post(email(subject=subject, body=subject))
     assert [received.payload["subject_group"] for received in sink.received] == ["ticket_7", None]

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.routes.conftest import StartApp, bearer
-from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
 
@@ -16,18 +15,6 @@ LISTED = "[[routes]]\nname = 'all'\nmedia = 'listed'\n"  # compares links to fil
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
-
-
-def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, toml=LISTED)
-    first = app.post(linking(WEEKLY, subject="a")).get_json()
-    again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
-    assert again["status"] == "skipped_media"
-    assert (again["reason"]["gate"], again["reason"]["original"]) == ("media", first["id"])
-    assert app.status_of(linking(WEEKLY, OTHER, subject="ccc")) == "processed", "one of its files is new"
-    assert app.status_of(linking(OTHER, subject="dddd")) == "skipped_media"
-    assert redis_server.client.get("media:https://we.tl/t-other @example.org") == "1"
-    assert 0 < redis_server.client.ttl("media:https://we.tl/t-other @example.org") <= 604_800
 
 
 def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink) -> None:

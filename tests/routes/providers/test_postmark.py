@@ -3,13 +3,12 @@
 import json
 from base64 import b64encode
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import LETTER, Serve
+from tests.routes.providers.conftest import Serve
 from tests.routes.providers.contract import DOCUMENTED, BasicAuthContract, DocumentedContract
 
 # https://postmarkapp.com/developer/webhooks/bounce-webhook
@@ -62,13 +61,3 @@ class TestPostmark(DocumentedContract, BasicAuthContract):
     def invalid_requests(self) -> Iterable[tuple[SampleRequest, str | None]]:
         fields = ("Subject", "From", "Date", "TextBody", "HtmlBody", "MessageID")
         return [(self.documented(**{field: 5}), field) for field in fields]
-
-    def test_attachments_come_along_where_they_are_wanted(self, serve: Serve) -> None:
-        settings = f"{self.settings}\nattachments = 'inline'\nattachments_max_mb = 0.000983"
-        ingress = serve(settings)
-        ingress.post(self.request(settings))
-        (payload,) = ingress.delivered
-        small, big = payload["attachments"]
-        assert small["content"] == b64encode(LETTER.enclosures[0].content).decode()
-        assert "content" not in big, "1030 bytes is the limit, for all of an email together"
-        assert big["sha256"] == sha256(LETTER.enclosures[1].content).hexdigest()
