@@ -1,7 +1,6 @@
 """Builds /api/openapi.json, an OpenAPI 3.1 document, from the routes of the application and their operations.
 
-Tests compare every response and webhook with it, and a route without an operation is an error. It is imported when the
-document is first requested, so that it costs emails nothing.
+Tests compare every response and webhook with it. It is imported when the document is first requested.
 """
 
 from __future__ import annotations

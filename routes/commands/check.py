@@ -75,8 +75,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
 
 
 def describe_config(settings: Settings, config: Config) -> str:
-    """The configuration with its defaults, in the words of mailonce.toml. Secrets, header values and paths of URLs are
-    not shown."""
+    """The configuration with its defaults, in the words of mailonce.toml, without what may be secret."""
     files = "inline up to 1 MB of each email, metadata beyond: links need FILES_URL=s3://bucket/prefix"
     if settings.links_reach_files:
         address, where = settings.public_url or settings.address, settings.files_url or settings.data_dir / "files"

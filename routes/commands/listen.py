@@ -22,6 +22,7 @@ from werkzeug.wrappers import Request, Response
 from orchestrator.config.model import load_config
 from orchestrator.delivery.signing import Signer, check_secret
 from routes.commands.service import one_line, read_settings
+from routes.payload import InvalidPayload, parse_json
 
 TOLERANCE_S = 5 * 60
 MOST_BODY_BYTES = 100 * 1024 * 1024
@@ -33,8 +34,7 @@ SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> tuple[str, str]:
     """Checks a webhook as a receiver does (Standard Webhooks): good, unchecked, missing or wrong, and why.
 
-    A secret verifies HMAC signatures (v1), a private key ed25519 ones (v1a). Other versions are ignored. ``headers``
-    have lower-case names.
+    A secret verifies HMAC signatures (v1), a private key ed25519 ones (v1a). ``headers`` have lower-case names.
     """
     webhook_id, timestamp, signatures = (headers.get(name, "") for name in SIGNED_HEADERS)
     if not secrets:
@@ -103,12 +103,8 @@ class Receiver:
 
 def read_payload(body: bytes, mimetype: str) -> Any:
     try:
-        if mimetype == FORM:
-            return dict(parse_qsl(body.decode(), keep_blank_values=True))
-        payload = json.loads(body)
-        json.dumps(payload)  # deeply nested JSON can be read, but not written again
-        return payload
-    except (ValueError, RecursionError):
+        return dict(parse_qsl(body.decode(), keep_blank_values=True)) if mimetype == FORM else parse_json(body)
+    except (ValueError, InvalidPayload):
         return None
 
 

@@ -1,7 +1,4 @@
-"""The web page at /: what happened to emails, why, and what can be done about it.
-
-Like the API, its views call orchestrator/operations.
-"""
+"""The web page at /: what happened to emails, why, and what can be done about it."""
 
 from routes.dashboard import formatting, views
 from routes.dashboard.page import page

@@ -1,7 +1,5 @@
-"""The pages, and what they can do with emails, deliveries, names and destinations. Of an action, a GET asks for
-confirmation and a POST acts.
-
-Replay, release and forget work on selected rows, or on all that match a filter.
+"""The pages, and what can be done there. Of an action, a GET asks for confirmation and a POST acts; replay, release and
+forget work on selected rows, or on all that match a filter.
 """
 
 from __future__ import annotations

@@ -100,10 +100,7 @@ class Handshake(Exception):
 
 @frozen
 class ProviderRequest:
-    """One HTTP request, without Flask.
-
-    A proof in the headers is checked before the body is read. ``content`` returns the same each time.
-    """
+    """One HTTP request, without Flask. ``content`` reads the body, and returns the same each time."""
 
     headers: Headers
     content: Callable[[], Content]
@@ -274,8 +271,7 @@ def parse_all(parse: Callable[[Any], Email | Message], documents: Iterable[Any])
 
 
 def require_email(email: Email) -> Email:
-    """Raises InvalidPayload without any of these: it is not an email, whatever else was sent. A bounce may have a
-    subject alone."""
+    """Raises InvalidPayload without any of these: it is not an email. A bounce may have a subject alone."""
     if not any(part.strip() for part in (email.sender, email.date, email.message_id, email.subject)):
         raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID nor a subject")
     return email
