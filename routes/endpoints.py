@@ -65,15 +65,9 @@ def admin_endpoint(
                 arguments["body"] = read(body, document, "body")
             return jsonify({"success": True} | view(**arguments).model_dump(mode="json")), 200
 
-        operation = Operation(
-            summary,
-            {200: _with_success(models["return"])},
-            notes or {},
-            query,
-            {JSON: body} if body else {},
-            ("adminToken",) if body else ("adminToken", "viewToken"),
-        )
-        return operation(respond)
+        answers, bodies = {200: _with_success(models["return"])}, {JSON: body} if body else {}
+        security = ("adminToken",) if body else ("adminToken", "viewToken")
+        return Operation(summary, answers, notes or {}, query, bodies, security)(respond)
 
     return decorate
 

@@ -39,6 +39,8 @@ from routes.responses import answer_error
 
 metrics = Blueprint("metrics", __name__)
 
+Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
 SECURITY = ("adminToken", "metricsToken")
 COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME, meter.ROUTE)
 OUTCOMES = (DeliveryStatus.DELIVERED, meter.FAILED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
@@ -154,13 +156,7 @@ def _destinations(views: Mapping[str, DestinationView]) -> Iterator[Metric]:
     yield _gauge("breaker_state", "1 for the present state.", breakers, "destination", "state")
 
 
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    values: float | None | Mapping[Any, float],
-    *labels: str,
-) -> Metric:
+def _family(kind: Family, name: str, text: str, values: float | Mapping[Any, float] | None, *labels: str) -> Metric:
     """``values``: one, or one for each label or tuple of labels. Nothing is exposed for None."""
     family = kind(f"mailonce_{name}", text, labels=labels)
     for label, value in (values if isinstance(values, Mapping) else {(): values}).items():

@@ -52,9 +52,8 @@ def check_address(settings: Settings) -> None:
     try:
         socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as error:
-        raise SettingsError(
-            f"HOST and PORT must be a free address of this machine, got {settings.bind} ({error.strerror})"
-        ) from error
+        problem = f"HOST and PORT must be a free address of this machine, got {settings.bind} ({error.strerror})"
+        raise SettingsError(problem) from error
 
 
 def check_before_start(settings: Settings) -> Config:

@@ -193,7 +193,8 @@ class Provider(ABC, Generic[AnyOptions]):
             logins = (f"{options.username}:{password}".encode() for password in options.password)
             self.challenge, self.credentials = BASIC, tuple(base64.b64encode(login).decode() for login in logins)
         elif "ingressToken" in self.security:
-            self.challenge, self.credentials = BEARER, surroundings.ingress_tokens
+            self.challenge = BEARER
+            self.credentials = getattr(options, "token", ()) or surroundings.ingress_tokens  # json may have its own
 
     def verify(self, request: ProviderRequest) -> str | None:
         """Raises Unauthorized, or InvalidPayload where not even the proof can be read: both are answered alike.
@@ -202,9 +203,8 @@ class Provider(ABC, Generic[AnyOptions]):
         Authorization header.
         """
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != self.challenge.partition(" ")[0].lower() or not equals_any(
-            given.strip(), self.credentials
-        ):
+        wanted = self.challenge.partition(" ")[0]
+        if scheme.lower() != wanted.lower() or not equals_any(given.strip(), self.credentials):
             raise Unauthorized
         return None
 

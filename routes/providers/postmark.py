@@ -37,24 +37,23 @@ class Postmark(BasicAuthProvider):
         sender = document.text("From") or author.optional("Email")
         message_id = document.text("MessageID")
         document.skip("RecordType", "FromFull", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
-        return [
-            self.email(
-                headers=headers,
-                **document.texts(TEXTS),
-                sender=sender if "<" in sender else mailbox(author.optional("Name"), sender),
-                event_id="" if message_id in TEST_IDS else message_id,
-                recipients=[document.get("OriginalRecipient")],
-                to=[document.get("To")],
-                cc=[document.get("Cc"), document.get("Bcc")],
-                reply_to=[document.get("ReplyTo")],
-                reply_text=document.optional("StrippedTextReply"),
-                files=document.files("Attachments", FILE),
-                spam=headers.named(SPAM_HEADERS),
-                original=document.content("RawEmail") or None,
-                verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
-                extra=document.unread,
-            )
-        ]
+        email = self.email(
+            headers=headers,
+            **document.texts(TEXTS),
+            sender=sender if "<" in sender else mailbox(author.optional("Name"), sender),
+            event_id="" if message_id in TEST_IDS else message_id,
+            recipients=[document.get("OriginalRecipient")],
+            to=[document.get("To")],
+            cc=[document.get("Cc"), document.get("Bcc")],
+            reply_to=[document.get("ReplyTo")],
+            reply_text=document.optional("StrippedTextReply"),
+            files=document.files("Attachments", FILE),
+            spam=headers.named(SPAM_HEADERS),
+            original=document.content("RawEmail") or None,
+            verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
+            extra=document.unread,
+        )
+        return [email]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         headers = {"X-Spam-Status": "No", "X-Spam-Score": "-0.1", "Message-ID": letter.message_id, **dict(letter.more)}

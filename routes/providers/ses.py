@@ -88,17 +88,16 @@ class Ses(Provider[SesOptions]):
         raw = (content if is_text else base64_decoded(content)) or self._fetch_raw(mail, receipt.object("action"))
         verdicts = {name: receipt.object(name).optional("status") for name in VERDICTS}
         mail.skip("headers", "commonHeaders", "headersTruncated")
-        return [
-            self.email(
-                raw=raw,
-                event_id=mail.optional("messageId"),
-                recipients=[receipt.get("recipients")],
-                return_path=mail.optional("source") if "source" in mail else None,
-                spam=verdicts,
-                verdicts=[Result(method, verdicts[f"{method}Verdict"]) for method in METHODS],
-                extra=notification.unread,
-            )
-        ]
+        email = self.email(
+            raw=raw,
+            event_id=mail.optional("messageId"),
+            recipients=[receipt.get("recipients")],
+            return_path=mail.optional("source") if "source" in mail else None,
+            spam=verdicts,
+            verdicts=[Result(method, verdicts[f"{method}Verdict"]) for method in METHODS],
+            extra=notification.unread,
+        )
+        return [email]
 
     def _confirm(self, message: Document) -> NoReturn:
         url = message.optional("SubscribeURL")
