@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from deduplication.content import content_name
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.rules import Busy, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
-from deduplication.subject_group import group_of
-from orchestrator.build import Service, check_start, make_router, pipeline_options
+from orchestrator.build import Service, check_start
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings
@@ -26,7 +23,7 @@ from orchestrator.data_dir import NoService, find_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
-from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
+from orchestrator.pipeline import SKIPPED_AT, Status, repeat_status
 from orchestrator.routing import RECIPIENT, Router
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -50,28 +47,27 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     settings = read_settings()
     config = checked_config(settings)
     click.echo(describe_config(settings, config))
-    with tempfile.TemporaryDirectory(prefix="mailonce-check-") as folder:  # DATA_DIR itself is not made for that
-        data_dir = settings.data_dir if settings.data_dir.exists() else Path(folder)
-        check_start(settings.model_copy(update={"data_dir": data_dir}), config)
-    click.echo("A start or reload would accept this.")
-    try:
-        if email_file:
-            email = require_email(parse_mime(email_file.read_bytes()))
-        elif json_file:
-            email = gmail.parse(parse_json(json_file.read_bytes()))
-        else:
-            return
-    except InvalidPayload as error:
-        raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
-    for item in make_router(settings, config).split(email_item(email, settings.ids_kept_ms)):
-        click.echo("\n".join(_preview(settings, config, item)))
+    with tempfile.TemporaryDirectory(prefix="mailonce-check-") as folder:  # a DATA_DIR is not made for that
+        elsewhere = settings.model_copy(update={"data_dir": Path(folder)})
+        check_start(settings if settings.data_dir.exists() else elsewhere, config)
+        click.echo("A start or reload would accept this.")
         try:
-            note = find_service(settings)
+            if email_file:
+                email = require_email(parse_mime(email_file.read_bytes()))
+            elif json_file:
+                email = gmail.parse(parse_json(json_file.read_bytes()))
+            else:
+                return
+        except InvalidPayload as error:
+            raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
+        try:
+            is_trial = find_service(settings).is_trial
         except NoService as error:
-            click.echo(f"would be new: {error}")
-        else:
-            with build_quietly(settings, config, is_trial=note.is_trial) as service:
-                click.echo("\n".join(_predict(service, item)))
+            click.echo(f"\nNothing is known yet: {error}")
+            settings, is_trial = elsewhere.model_copy(update={"redis_url": ""}), True
+        with build_quietly(settings, config, is_trial=is_trial) as service:
+            for item in service.pipeline.router.split(email_item(email, settings.ids_kept_ms)):
+                click.echo("\n".join(_explain(service, item)))
 
 
 def describe_config(settings: Settings, config: Config) -> str:
@@ -142,34 +138,20 @@ def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[st
             yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)} (it is {found})"
 
 
-def _preview(settings: Settings, config: Config, item: Item) -> Iterator[str]:
-    """Its route, destinations and names, by the configuration alone."""
-    router, options = make_router(settings, config), pipeline_options(settings, config)
-    route = router.pick(item)
-    if route.identity_by_recipient:
-        item, route = for_recipient(item, route)
-    group = group_of(item.folded_subject, options.patterns, route.subject_groups)
-    shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
-    to = "which drops it; a release would send it to" if route.dropped_by else "to"
+def _explain(service: Service, item: Item) -> Iterator[str]:
+    """Its route and its names, which of them are taken, and what would happen to it now, by the service's journal."""
+    pipeline = service.pipeline
+    case = pipeline.prepare(item, pipeline.router.pick(item))
+    claim, route = case.claim, case.route
     yield "\nThis email"
-    for recipient in item.recipients or ("",):
-        yield from _describe_routing(router, item, recipient)
+    for recipient in case.item.recipients or ("",):
+        yield from _describe_routing(pipeline.router, case.item, recipient)
+    to = "which drops it; a release would send it to" if route.dropped_by else "to"
     yield f"takes the route {route.name!r}, {to} {', '.join(route.destinations)}"
     if route.realtime_only:
         yield f"counts only if it is newer than the service: {item.moment or 'undated'}"
     yield "is recognised by"
-    yield from (f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared))
-    for destination in route.destinations:
-        window_ms = route.content_window_ms(config.destinations[destination], item)
-        content = content_name(destination, item.text, window_ms) if window_ms else None
-        yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"
-
-
-def _predict(service: Service, item: Item) -> Iterator[str]:
-    """Which of its names are taken, and what would happen to it now, by the journal of this machine."""
-    pipeline = service.pipeline
-    case = pipeline.prepare(item, pipeline.router.pick(item))
-    claim = case.claim
+    yield from (f"  {name.gate}: {name.label}" for name in (*claim.own, *claim.gates))
     with service.journal.reading() as step:
         known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
     taken = [f"  {line}" for name in claim.references.values() for line in _taken(name, known)]
@@ -180,7 +162,7 @@ def _predict(service: Service, item: Item) -> Iterator[str]:
             yield f"would be {status}: it repeats {original.id or 'an email that was imported'} ({name.label})"
         case Busy(name=name):
             yield f"would be {Status.ALREADY_PROCESSING}: {name} is held"
-        case Take() if case.route.dropped_by:
+        case Take() if route.dropped_by:
             yield f"would be {Status.SKIPPED_ROUTE}"
         case Take(stop=stop) if stop:
             by = stop.original or "an import or another program"

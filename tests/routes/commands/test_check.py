@@ -81,7 +81,7 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
         '"rest" matches, but is not evaluated: an earlier route stopped\n'
         "takes the route 'for sales', to crm\n"
     ) in shown
-    for part in ("post::m1@example.org", "media::https://we.tl/t-abc", "at crm: content "):
+    for part in ("post::m1@example.org", "media::https://we.tl/t-abc", "content: "):
         assert part in shown
     assert "'rest', to crm" in run("check", "--json", "one.json").output
     assert not (tmp_path / "data").exists()
@@ -134,7 +134,7 @@ def test_the_journal_decides_what_would_happen_to_the_email_now(
         assert shown.exit_code == 0
         return shown.output
 
-    assert "would be new: no service has run" in check()
+    assert "Nothing is known yet: no service has run" in check()
     with Sink(Reply(500), Reply(500)) as sink:
         monkeypatch.setenv("WEBHOOK_URL", sink.url)
         app = start_app(webhook_url=sink.url)
