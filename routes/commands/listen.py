@@ -8,7 +8,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -58,14 +58,14 @@ def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: by
 
 @dataclass
 class Receiver:
-    """Accepts every POST, at any path, and passes it to ``show``, as --json prints it.
+    """Accepts every POST, at any path, and shows it.
 
     A missing or wrong signature is answered with 401, as a real receiver should; everything else with ``status``.
     """
 
     secrets: Sequence[str]
     status: int
-    show: Callable[[dict[str, Any]], None]
+    as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)  # how often each webhook-id was received
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,7 +97,8 @@ class Receiver:
                 self.times[webhook_id] += 1
                 received["times"] = self.times[webhook_id]
             self.counts.update(webhooks=1, repeats=received["times"] > 1, refused=is_refused)
-            self.show(received)
+            # JSON escapes control characters, so none reaches the terminal.
+            click.echo(json.dumps(received) if self.as_json else "\n".join(_lines(received)))
         return Response(f"signature {signature}: {why}\n", status)
 
 
@@ -171,11 +172,7 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json:
         used = [secret for destination in config.destinations.values() for secret in destination.secret]
         secrets = tuple(dict.fromkeys([*used, *config.alerts.secret]))
 
-    def show(received: dict[str, Any]) -> None:
-        # JSON escapes control characters, so none reaches the terminal.
-        click.echo(json.dumps(received) if as_json else "\n".join(_lines(received)))
-
-    receiver = Receiver(secrets, status, show)
+    receiver = Receiver(secrets, status, as_json)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself
     server = make_server(host, port, Request.application(receiver.receive), threaded=True)
     checks = f"checks signatures (secrets: {len(secrets)})" if secrets else "checks no signatures"
