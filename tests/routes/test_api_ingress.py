@@ -11,9 +11,9 @@ from werkzeug.test import TestResponse
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.pipeline import Pipeline
-from tests.routes.conftest import App, StartApp
+from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
-from tests.support.server import email
+from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
 from tests.support.waiting import wait_for
 
@@ -69,7 +69,8 @@ def test_subject_date_and_body_are_optional(app: App, sink: Sink, given: dict[st
     ],
 )
 def test_only_json_is_accepted(app: App, content_type: str | None, http_status: int) -> None:
-    assert app.post_raw(json.dumps(email()).encode(), content_type).status_code == http_status
+    sent: dict[str, Any] = {"data": json.dumps(email()), "content_type": content_type, "headers": bearer(INGRESS_TOKEN)}
+    assert app.http.post("/api/ingress/gmail", **sent).status_code == http_status
 
 
 def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from tests.routes.conftest import StartApp, bearer
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
 
-WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
 LISTED = "[[routes]]\nname = 'all'\nmedia = 'listed'\n"  # compares links to files
 

@@ -282,21 +282,6 @@ def test_what_is_done_on_one_server_is_in_the_audit_of_the_other(
         expect(page.locator("tbody tr", has_text="up to now")).to_have_count(2, timeout=30_000)
 
 
-def test_fifty_emails_fit_on_three_screens_and_the_first_is_high_on_a_phone(world: World, sign_in: SignIn) -> None:
-    for number_ in range(50):
-        world.send(subject=f"Number {number_} with a subject that is too long for the room it has in its row", body="x")
-    page = sign_in(viewport={"width": 1280, "height": 860})
-    page.goto(f"{world.url}/decisions")
-    settled(page)
-    expect(page.locator("tbody tr")).to_have_count(50)
-    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 860
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.reload()
-    settled(page)
-    box = page.locator("tbody tr").first.bounding_box()
-    assert box and box["y"] < 844 / 3
-
-
 # Hostile contents
 
 
