@@ -86,7 +86,6 @@ def decisions() -> str:
         tabs=dict.fromkeys(tabs) | dict(zip(counted, count_emails(service, wanted, counted), strict=True)),
         outcome=wanted.outcome,
         most=search.MOST_COUNTED if is_search else None,
-        outcomes=list(EmailOutcome),
         suppressed=SUPPRESSED,
         providers=sorted({*open_names(service.config), "message"}),
     )
@@ -261,10 +260,8 @@ def forget_name() -> str | Response:
 def forgettable(label: str) -> dict[str, str] | None:
     """The reset that forgets a name; None if a name of its kind cannot be forgotten alone."""
     name = Name.from_label(label)
-    scope = RESETTABLE.get(name.kind)
-    if scope is None:
-        return None
-    return {"scope": scope, "value": f"{name.scope}:{name.value}" if scope is Scope.SUBJECT_GROUP else name.value}
+    value = f"{name.scope}:{name.value}" if name.kind is Kind.SUBJECT_GROUP else name.value
+    return {"scope": RESETTABLE[name.kind], "value": value} if name.kind in RESETTABLE else None
 
 
 # Destinations
