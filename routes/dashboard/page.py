@@ -5,13 +5,12 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from typing import cast
+from typing import Any, cast
 
 from flask import Blueprint, Response, current_app, flash, g, redirect, render_template, request, session, url_for
 from werkzeug.exceptions import BadRequest, Forbidden
 from werkzeug.wrappers import Response as AnyResponse
 
-from deduplication.values import frozen
 from orchestrator.sessions import end_session, has_ended
 from routes.auth import TooManyGuesses, Unauthorized, client_address, equals_any, require_operator_token
 from routes.endpoints import service
@@ -71,16 +70,6 @@ def as_page(problem: Response) -> Response:
 # Who may see it
 
 
-@frozen
-class Viewer:
-    """``g.viewer``, in views behind the sign-in. ``name`` is what they entered at sign-in, "" if nothing. ``by`` is for
-    the audit log: several people may share a token, so the token does not identify one."""
-
-    name: str
-    by: str
-    may_act: bool
-
-
 @page.app_template_global()
 def csrf_token() -> str:
     """The secret of this session that its forms contain: another site can send a form, but cannot know the secret."""
@@ -99,7 +88,7 @@ def admit() -> AnyResponse | None:
         if not equals_any(request.form.get("csrf_token", ""), [csrf_token()]):
             raise BadRequest("This form has expired or is not from this page. Load the page again.")
     acts = request.endpoint in FOR_ADMINS or (request.method == "POST" and request.endpoint not in FOR_ALL)
-    if acts and not g.viewer.may_act:
+    if acts and not g.viewer["may_act"]:
         raise Forbidden("This token is read-only. Sign in with the admin token to do that.")
     return None
 
@@ -144,15 +133,18 @@ def _end_session() -> None:
     session.clear()
 
 
-def _signed_in() -> Viewer | None:
-    """A session names its token and nothing else: it ends when the token does, and permissions come from the token."""
+def _signed_in() -> dict[str, Any] | None:
+    """``g.viewer`` of views behind the sign-in; ``by`` is for the audit log, since several people may share a token.
+
+    A session names its token and nothing else: it ends when the token does, and permissions come from the token.
+    """
     id_, digest, tokens = session.get("id"), session.get("token"), service.tokens
     if not id_ or not isinstance(digest, str) or has_ended(service.journal, id_):
         return None
     may_act = equals_any(digest, map(_digest, tokens.admin))
     is_known = may_act or equals_any(digest, map(_digest, tokens.view))
     name = session.get("name", "")
-    return Viewer(name, f"page, {name}" if name else "page", may_act) if is_known else None
+    return {"name": name, "by": f"page, {name}" if name else "page", "may_act": may_act} if is_known else None
 
 
 def _digest(token: str) -> str:

@@ -197,7 +197,7 @@ def act(name: str) -> str | Response:
             most=MOST_COUNTED,
         )
     ids = _find(name, request.form)
-    with acting_as(g.viewer.by):
+    with acting_as(g.viewer["by"]):
         results = Counter(_act(name, id_, at_once=len(ids) == 1) for id_ in ids)
     parts = [f"{counted(number, *_nouns(ids))}: {RESULT_WORDS[result]}" for result, number in results.items()]
     flash(f"{'; '.join(parts) or 'Nothing matches any more'}.", "good" if results.keys() <= SUCCESSES else "mixed")
@@ -245,7 +245,7 @@ def forget_name() -> str | Response:
     wanted = read(Reset, {"scope": given.get("scope"), "value": given.get("value", ""), "dry_run": dry_run})
     if wanted.scope not in RESETTABLE.values():
         raise BadRequest(f"scope must be one of {', '.join(RESETTABLE.values())}")
-    with acting_as(g.viewer.by):
+    with acting_as(g.viewer["by"]):
         done = reset(service.coordinator, wanted)
     if dry_run:
         back = local_path(given.get("back", ""))
@@ -272,7 +272,7 @@ def act_on_destination(name: str, act: str) -> str | Response:
     if request.method != "POST":
         known = destinations(service).get(name) or abort(404)
         return render_template("dashboard/ask_destination.html", name=name, act=act, known=known)
-    by, error = g.viewer.by, None
+    by, error = g.viewer["by"], None
     try:
         with acting_as(by):
             if act == "pause":
