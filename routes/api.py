@@ -1,15 +1,19 @@
-"""/api/admin, and what needs no token: /api/openapi.json, /livez, /readyz, /health.
+"""/api/admin, and what needs no token: files by their links, /api/openapi.json, /livez, /readyz, /health.
 
 Views call orchestrator/operations, and their annotations describe the API.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn, TypeVar
+import io
+import logging
+from typing import Any, Literal, NoReturn
 
-from flask import Blueprint, abort, current_app, jsonify, request
+from flask import Blueprint, abort, current_app, jsonify, redirect, request, send_file
+from werkzeug.wrappers import Response
 
 from deduplication.again import Refusal
+from orchestrator.files import PATH, Invalid, disposition
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
 from orchestrator.operations.health import Health, is_ready, read_health
@@ -20,10 +24,9 @@ from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import current_request
 from routes.endpoints import Operation, admin_endpoint, service
-from routes.payload import InvalidPayload
-from routes.responses import Answer, answer_error, failed
+from routes.responses import RETRY_AFTER_S, Answer, failed
 
-View = TypeVar("View")
+log = logging.getLogger(__name__)
 api = Blueprint("api", __name__, url_prefix="/api/admin")
 public = Blueprint("public", __name__)
 
@@ -42,12 +45,6 @@ def authenticate() -> Answer | None:
     return None
 
 
-@api.errorhandler(destinations.InvalidAction)
-def refuse_action(error: destinations.InvalidAction) -> Answer:
-    http_status = 404 if error.field == "destination" else 400
-    return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
-
-
 @api.get("/decisions")
 @admin_endpoint("What happened to each email and why, newest first")
 def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
@@ -57,7 +54,7 @@ def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
 @api.get("/decisions/<id_>")
 @admin_endpoint("All that is known of one email")
 def read_decision(id_: str) -> DecisionInFull:
-    return _found(id_, decisions.read_decision(service, id_))
+    return decisions.read_decision(service, id_) or _refuse(id_, Refusal.UNKNOWN)
 
 
 @api.post("/decisions/<id_>/release")
@@ -81,7 +78,7 @@ def list_deliveries(query: schemas.DeliveryQuery) -> DeliveryPage:
 @api.get("/deliveries/<id_>")
 @admin_endpoint("One delivery with its payload")
 def read_delivery(id_: str) -> DeliveryInFull:
-    return _found(id_, decisions.read_delivery(service, id_))
+    return decisions.read_delivery(service, id_) or _refuse(id_, Refusal.UNKNOWN)
 
 
 @api.post("/deliveries/<id_>/replay")
@@ -94,10 +91,6 @@ def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
 @admin_endpoint("Send all deliveries that match a filter again")
 def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
     return _send_many(body)
-
-
-def _found(id_: str, view: View | None) -> View:
-    return _refuse(id_, Refusal.UNKNOWN) if view is None else view
 
 
 def _send_again(id_: str, how: Release | Replay) -> dict[str, Any]:
@@ -171,9 +164,40 @@ def erase_emails(body: Erase) -> schemas.EraseAnswer:
 
 # Without a token
 
+FILE_NOTES = {
+    200: "The file, always as a download; ranges are supported.",
+    206: "The range that was asked for.",
+    302: "With S3: its address there, for five minutes.",
+    404: "Not a link of this service, or changed.",
+    410: "Expired, or the file was erased.",
+}
+
+
+@public.get(f"/{PATH}/<token>/<name>")
+@Operation("An attachment or a raw email, by the link in a webhook", {200: bytes, 206: bytes}, FILE_NOTES)
+def read_file(token: str, name: str) -> Response:
+    """The link is the only proof that is needed. A browser saves the file, whatever it is."""
+    try:
+        found = service.files.find(token, name)
+        if isinstance(found.source, str):
+            return redirect(found.source)
+        source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
+        answer = send_file(source, "application/octet-stream", conditional=True, etag=found.sha256, max_age=0)
+    except Invalid:
+        return failed(404, "invalid", "not a link of this service")
+    except FileNotFoundError:
+        return failed(410, "gone", "this link has expired, or its file was deleted")
+    except OSError as error:
+        log.error("a file cannot be read: %s", error)
+        return failed(503, "retry_later", "the file cannot be read now", {"Retry-After": str(RETRY_AFTER_S)})
+    answer.headers["Content-Disposition"] = disposition(name)
+    answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer.headers["Cache-Control"] = "private, no-cache"
+    return answer
+
 
 @public.get("/api/openapi.json")
-@Operation("This document", {200: dict[str, Any]}, {200: "OpenAPI 3.1."})
+@Operation("This document", {200: dict[str, Any]})
 def read_document() -> Answer:
     kept = current_app.extensions
     if "openapi" not in kept:
@@ -197,11 +221,7 @@ def readyz() -> Answer:
 
 
 @public.get("/health")
-@Operation(
-    "The state of everything",
-    {200: Health, 503: Health},
-    {200: "Everything works.", 503: "Something is wrong, although emails may be accepted."},
-)
+@Operation("The state of everything, with 503 if something is wrong", {200: Health, 503: Health})
 def report() -> Answer:
     found = read_health(service)
     return jsonify(found.model_dump(mode="json")), 200 if found.status == "ok" else 503

@@ -38,18 +38,13 @@ def ingress_blueprint(service: Service) -> Blueprint:
         for ending in provider.endings:
             api_ingress.add_url_rule(f"/{name}{ending}", f"{method} {name}{ending}", view, methods=[method])
 
-    max_bytes = int(service.settings.max_body_mb * MB)
-    surroundings = Surroundings(
-        service.tokens.ingress,
-        partial(fetch, folder=service.settings.data_dir),
-        max_bytes,
-        service.config.destinations,
-        has_links=service.settings.links_reach_files,
-        folder=service.settings.data_dir,
-    )
+    settings = service.settings
+    max_bytes, fetch_here = int(settings.max_body_mb * MB), partial(fetch, folder=settings.data_dir)
+    known, has_links = service.config.destinations, settings.links_reach_files
+    surroundings = Surroundings(service.tokens.ingress, fetch_here, max_bytes, known, has_links, settings.data_dir)
     providers = open_providers(service.config, surroundings) | {MESSAGE: Messages(MESSAGE, NoOptions(), surroundings)}
     for name, provider in providers.items():
-        add("POST", provider, name, _ingest(service, provider))
+        add("POST", provider, name, partial(_ingest, service, provider))
         if provider.answers_probes:
             add("GET", provider, name, _answer_probe)
     for name in sorted(TYPES.keys() - providers.keys()):
@@ -89,21 +84,17 @@ def _refuse_disabled(service: Service, name: str) -> Callable[[], Response]:
     return refuse
 
 
-def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
+def _ingest(service: Service, provider: AnyProvider) -> Response:
     """The view of a provider."""
-
-    def ingest() -> Response:
-        started = time.monotonic()
-        try:
-            return _receive(service, provider)
-        except Handshake as note:
-            log.info("provider %s: %s", provider.name, note)
-            service.meter.count((1, EMAILS, provider.name, "no_email", ""))
-            return responses.json_answer(responses.NoEmail(success=True, status="no_email", note=str(note)))
-        finally:
-            service.meter.count((time.monotonic() - started, REQUEST_S))
-
-    return ingest
+    started = time.monotonic()
+    try:
+        return _receive(service, provider)
+    except Handshake as note:
+        log.info("provider %s: %s", provider.name, note)
+        service.meter.count((1, EMAILS, provider.name, "no_email", ""))
+        return responses.json_answer(responses.NoEmail(success=True, status="no_email", note=str(note)))
+    finally:
+        service.meter.count((time.monotonic() - started, REQUEST_S))
 
 
 def _receive(service: Service, provider: AnyProvider) -> Response:

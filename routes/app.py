@@ -8,32 +8,26 @@ import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Flask, Request, Response, request
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
-from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.exceptions import NotFound
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
 from orchestrator.logs import request_id
 from orchestrator.operations.health import note_untrusted_proxy
-from orchestrator.operations.search import InvalidCursor
 from orchestrator.sessions import SESSION_KEY, SIGNED_IN_FOR, shared_key
 from routes.api import api, public
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
-from routes.dashboard.access import COOKIE
-from routes.dashboard.page import SECURITY_HEADERS, as_page
-from routes.files import files
+from routes.dashboard.page import COOKIE, SECURITY_HEADERS, as_page
 from routes.metrics import metrics
-from routes.payload import InvalidPayload
 from routes.responses import answer_error
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +58,7 @@ def create_app(service: Service) -> Flask:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
     app.extensions["mailonce"] = service
-    for blueprint in (page, ingress_blueprint(service), api, public, files, metrics):
+    for blueprint in (page, ingress_blueprint(service), api, public, metrics):
         app.register_blueprint(blueprint)
 
     @app.before_request
@@ -86,12 +80,12 @@ def create_app(service: Service) -> Flask:
     @app.errorhandler(Exception)
     def refuse(error: Exception) -> Response:
         if isinstance(error, Unauthorized | TooManyGuesses):
-            what = "no or wrong token" if isinstance(error, Unauthorized) else "too many wrong tokens"
-            address = client_address(request.environ, trusted)
+            what, address = str(error) or "no or wrong token", client_address(request.environ, trusted)
             log.warning("%s %s: %s, from %s", request.method, request.path, what, address)
-        elif not isinstance(error, InvalidPayload | InvalidCursor | StoreUnavailable | HTTPException):
+        answer = answer_error(error)
+        if answer.status_code == 500:
             log.error("unexpected error", exc_info=error)
-        return as_page(answer_error(error))
+        return as_page(answer)
 
     return app
 

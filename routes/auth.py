@@ -5,12 +5,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING
+from wsgiref.types import WSGIEnvironment
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
-
-    from orchestrator.build import Service
+from orchestrator.build import Service
 
 Networks = Iterable[IPv4Network | IPv6Network]
 
@@ -28,10 +25,7 @@ class TooManyGuesses(Exception):
 
 
 def require_operator_token(service: Service, environ: WSGIEnvironment, token: str, accepted: Iterable[str]) -> None:
-    """Raises Unauthorized for a wrong token, which is counted, and TooManyGuesses after too many of them.
-
-    A request without a token is not counted.
-    """
+    """Raises Unauthorized without a right token, and TooManyGuesses after too many wrong ones. None is no guess."""
     address = client_address(environ, service.settings.trusted_proxies)
     wait_s = service.counters.guess_wait_s(address)
     if wait_s:

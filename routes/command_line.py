@@ -98,12 +98,7 @@ def signed_sample(provider: str, url: str | None) -> None:
 @main.command("new-secret")
 @click.option("--private", is_flag=True, help="Create an ed25519 key: receivers verify with its public key.")
 def show_new_secret(private: bool) -> None:
-    """Print a new secret for signing webhooks: for `secret` of a destination, and for its receiver.
-
-    \b
-    mailonce new-secret
-    mailonce new-secret --private
-    """
+    """Print a new secret for signing webhooks: for `secret` of a destination, and for its receiver."""
     secret = new_secret(is_private=private)
     click.echo(secret)
     for key in public_keys([secret]):

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Request, request
 from gunicorn.glogging import Logger
@@ -25,8 +26,7 @@ from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityToo
 
 from deduplication.spool import Blob, Content, Spool, read_all
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+if TYPE_CHECKING:  # gunicorn keeps the folder in which its configuration is imported
     from gunicorn.config import Config
     from gunicorn.http.message import Request as Head
 

@@ -6,6 +6,7 @@ facts of the fleet, the same on every server: take the maximum.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -18,7 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.entry import DeliveryStatus
@@ -37,6 +38,8 @@ from routes.endpoints import Operation, service
 from routes.responses import answer_error
 
 metrics = Blueprint("metrics", __name__)
+
+Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 SECURITY = ("adminToken", "metricsToken")
 COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME, meter.ROUTE)
@@ -60,13 +63,12 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
     if not settings.worker_metrics_port:
         yield
         return
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each scrape
     app = Flask(__name__)
     app.register_error_handler(Unauthorized, answer_error)
     app.register_error_handler(TooManyGuesses, answer_error)
     try:
-        server = make_server(
-            settings.host, settings.worker_metrics_port, app, threaded=True, request_handler=_WithoutAccessLog
-        )
+        server = make_server(settings.host, settings.worker_metrics_port, app, threaded=True)
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
     app.register_blueprint(metrics)
@@ -77,11 +79,6 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
             yield
         finally:
             server.shutdown()
-
-
-class _WithoutAccessLog(WSGIRequestHandler):
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """No line in the log for each scrape."""
 
 
 class _Metrics(Collector):
@@ -158,13 +155,7 @@ def _destinations(views: Mapping[str, DestinationView]) -> Iterator[Metric]:
     yield _gauge("breaker_state", "1 for the present state.", breakers, "destination", "state")
 
 
-def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
-    name: str,
-    text: str,
-    values: float | None | Mapping[Any, float],
-    *labels: str,
-) -> Metric:
+def _family(kind: Family, name: str, text: str, values: float | Mapping[Any, float] | None, *labels: str) -> Metric:
     """``values``: one, or one for each label or tuple of labels. Nothing is exposed for None."""
     family = kind(f"mailonce_{name}", text, labels=labels)
     for label, value in (values if isinstance(values, Mapping) else {(): values}).items():

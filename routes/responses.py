@@ -18,6 +18,7 @@ from deduplication.names import Gate
 from orchestrator.config.settings import MB
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.operations.decisions import Time
+from orchestrator.operations.destinations import InvalidAction
 from orchestrator.operations.search import InvalidCursor
 from orchestrator.pipeline import Outcome, ProofUsed, Status
 from routes.auth import TooManyGuesses, Unauthorized
@@ -205,6 +206,8 @@ def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Res
         case InvalidPayload():
             status = (provider and provider.rejected_status) or error.http_status
             return failed(status, "invalid", str(error), field=error.field)
+        case InvalidAction():
+            return failed(404 if error.field == "destination" else 400, "invalid", str(error), field=error.field)
         case InvalidCursor():
             text = "cursor must be the `next` of an earlier answer to the same question"
             return failed(400, "invalid", text, field="cursor")

@@ -65,9 +65,7 @@ class EmptyRequest(Request):
 class _Many(Request):
     """Without a filter, ``all`` is needed: `{}` is what a program sends that has lost its filter."""
 
-    all: StrictBool = Field(
-        default=False, description="Act on everything. Without it, a filter or a dry run is required."
-    )
+    all: StrictBool = Field(default=False, description="Act on everything. Otherwise, give a filter or a dry run.")
 
     @model_validator(mode="after")
     def check_aim(self) -> Self:

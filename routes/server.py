@@ -52,9 +52,8 @@ def check_address(settings: Settings) -> None:
     try:
         socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as error:
-        raise SettingsError(
-            f"HOST and PORT must be a free address of this machine, got {settings.bind} ({error.strerror})"
-        ) from error
+        problem = f"HOST and PORT must be a free address of this machine, got {settings.bind} ({error.strerror})"
+        raise SettingsError(problem) from error
 
 
 def check_before_start(settings: Settings) -> Config:
@@ -142,7 +141,7 @@ class Server(BaseApplication):
         self._settings = settings.model_copy(update={"service_started_at": started_at})
         check_address(settings)
         self._config = check_before_start(settings)
-        self._config_at, self._refused = datetime.now(UTC), list[str]()
+        self._refused = list[str]()
         super().__init__()
 
     def load_config(self) -> None:
@@ -159,13 +158,11 @@ class Server(BaseApplication):
     def reload(self) -> None:
         """On SIGHUP, in the master; the workers are then replaced one by one."""
         try:
-            self._config = checked_config(self._settings)
-            self._config_at, self._refused = datetime.now(UTC), []
+            self._config, self._refused = checked_config(self._settings), []
         except SettingsError as error:
             log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
-            now, since = (each.isoformat(timespec="seconds") for each in (datetime.now(UTC), self._config_at))
             # /health is public, and the error may contain values of the file.
-            self._refused = [f"{REFUSED_RELOAD} ({now}). The configuration of {since} stays in force"]
+            self._refused = [f"{REFUSED_RELOAD} (at {datetime.now(UTC).isoformat(timespec='seconds')})"]
         super().reload()
 
     def _when_ready(self, _server: Arbiter) -> None:

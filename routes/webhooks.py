@@ -138,10 +138,7 @@ class Test(_Event):
 
 WEBHOOKS: Mapping[EventType, tuple[type[BaseModel], str]] = {
     EventType.EMAIL_RECEIVED: (Email, "An email was received, and no gate stopped it."),
-    EventType.EMAIL_RELEASED: (
-        Email,
-        "A gate had stopped the email, and an operator released it. `timestamp` is the time of the release.",
-    ),
+    EventType.EMAIL_RELEASED: (Email, "An operator released an email that a gate had stopped, at `timestamp`."),
     EventType.MESSAGE_RECEIVED: (Message, "A post or chat message was received by /api/ingress/message."),
     EventType.ALERT: (Alert, "An alarm began or ended. Sent to the `url` of `[alerts]` in mailonce.toml."),
     EventType.TEST: (Test, "An operator tests a destination. There is no email behind it."),

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from deduplication.content import content_name
-from deduplication.journal.entry import Delivery, DeliveryStatus
-from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.rules import Busy, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
-from deduplication.subject_group import group_of
-from orchestrator.build import Service, check_start, make_router, pipeline_options
+from orchestrator.build import Service, check_start
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
-from orchestrator.config.settings import Settings, SettingsError
+from orchestrator.config.settings import Settings
 from orchestrator.data_dir import NoService, find_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
-from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
+from orchestrator.pipeline import SKIPPED_AT, Status, repeat_status
 from orchestrator.routing import RECIPIENT, Router
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -50,46 +47,32 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     settings = read_settings()
     config = checked_config(settings)
     click.echo(describe_config(settings, config))
-    _check_start(settings, config)
-    click.echo("A start or reload would accept this.")
-    try:
-        if email_file:
-            email = require_email(parse_mime(email_file.read_bytes()))
-        elif json_file:
-            email = gmail.parse(parse_json(json_file.read_bytes()))
-        else:
-            return
-    except InvalidPayload as error:
-        raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
-    for item in make_router(settings, config).split(email_item(email, settings.ids_kept_ms)):
-        click.echo("\n".join(_preview(settings, config, item)))
+    with tempfile.TemporaryDirectory(prefix="mailonce-check-") as folder:  # a DATA_DIR is not made for that
+        elsewhere = settings.model_copy(update={"data_dir": Path(folder)})
+        check_start(settings if settings.data_dir.exists() else elsewhere, config)
+        click.echo("A start or reload would accept this.")
         try:
-            note = find_service(settings)
+            if email_file:
+                email = require_email(parse_mime(email_file.read_bytes()))
+            elif json_file:
+                email = gmail.parse(parse_json(json_file.read_bytes()))
+            else:
+                return
+        except InvalidPayload as error:
+            raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
+        try:
+            is_trial = find_service(settings).is_trial
         except NoService as error:
-            click.echo(f"would be new: {error}")
-        else:
-            with build_quietly(settings, config, is_trial=note.is_trial) as service:
-                click.echo("\n".join(_predict(service, item)))
-
-
-def _check_start(settings: Settings, config: Config) -> None:
-    """Raises SettingsError for what a start would refuse. A folder for data is not made for that."""
-    with tempfile.TemporaryDirectory(prefix="mailonce-check-") as folder:
-        if not settings.data_dir.exists():
-            parent = next(each for each in settings.data_dir.resolve().parents if each.exists())
-            if not os.access(parent, os.W_OK):
-                raise SettingsError(f"DATA_DIR must be a writable folder; {parent} is not writable")
-            settings = settings.model_copy(update={"data_dir": Path(folder)})
-        check_start(settings, config)
+            click.echo(f"\nNothing is known yet: {error}")
+            settings, is_trial = elsewhere.model_copy(update={"redis_url": ""}), True
+        with build_quietly(settings, config, is_trial=is_trial) as service:
+            for item in service.pipeline.router.split(email_item(email, settings.ids_kept_ms)):
+                click.echo("\n".join(_explain(service, item)))
 
 
 def describe_config(settings: Settings, config: Config) -> str:
-    """The configuration with its defaults, in the words of mailonce.toml. Secrets, header values and paths of URLs are
-    not shown."""
-    files = (
-        "inline up to 1 MB of each email, metadata beyond: a link could reach another machine."
-        " Set FILES_URL=s3://bucket/prefix to have links"
-    )
+    """The configuration with its defaults, in the words of mailonce.toml, without what may be secret."""
+    files = "inline up to 1 MB of each email, metadata beyond: links need FILES_URL=s3://bucket/prefix"
     if settings.links_reach_files:
         address, where = settings.public_url or settings.address, settings.files_url or settings.data_dir / "files"
         files = f"links to {address}, {settings.files_days:g} days, up to {settings.files_mb:g} MB in {where}"
@@ -120,33 +103,17 @@ def _field(name: str, value: Any) -> str:
     if name == "url" and value:
         address = urlsplit(value)
         return "printed, sent nowhere" if value == LOG_URL else f"url = {address.scheme}://{address.hostname}"
-    if isinstance(value, tuple | dict):
-        value = ", ".join(value)
-    elif isinstance(value, bool):
-        value = str(value).lower()
-    elif isinstance(value, float):
-        value = f"{value:g}"
-    elif name in ("name", "regex"):
-        value = quoted(value)
-    return f"{name} = {'none' if value == '' else value}"
+    return f"{name} = {json.dumps(list(value) if isinstance(value, tuple | dict) else value, ensure_ascii=False)}"
 
 
 def _routes(config: Config) -> Iterator[str]:
-    catch_all = ""
     for number, route in enumerate(config.routes, 1):
         conditions = (" or " if route.any else " and ").join(map(_condition_in_words, route.match))
         every = "every email that no earlier route sends anywhere" if route.otherwise else "every email"
         yield f"{number}. {quoted(route.name)}: {conditions or every}"
         only = tuple(config.destinations) if len(config.destinations) == 1 else ()
-        names = () if route.drop else route.destinations or only
-        to = f"to {', '.join(names)}" if names else "dropped" if route.drop else "names no destination"
+        to = "dropped" if route.drop else f"to {', '.join(route.destinations or only) or 'no destination'}"
         yield f"   {to}, {_fields((name, value) for name, value in route if name not in NOT_LISTED)}"
-        if names and not any(config.destinations[name].enabled for name in names):
-            yield "   Note: all its destinations are disabled; emails for it are queued"
-        if catch_all:
-            yield f"   Note: never evaluated, since {catch_all} matches every email"
-        elif route.stop and not route.match:
-            catch_all = quoted(route.name)
 
 
 def _condition_in_words(condition: Condition) -> str:
@@ -166,53 +133,42 @@ def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[st
             late = ": an earlier route sends it somewhere"
         yield f"{quoted(trial.route.name)} {verdict}{late}"
         for condition, held in zip(trial.route.match, trial.held, strict=True):
-            yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)}{_found(item, recipient, condition)}"
+            values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
+            found = quoted(", ".join(values)[:MOST_SHOWN_CHARS])
+            yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)} (it is {found})"
 
 
-def _found(item: Item, recipient: str, condition: Condition) -> str:
-    """The value that was tested, but for a body, which is long."""
-    if condition.field == "body":
-        return ""
-    values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
-    return f" (it is {quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
-
-
-def _preview(settings: Settings, config: Config, item: Item) -> Iterator[str]:
-    """Its route, destinations and names, by the configuration alone."""
-    router, options = make_router(settings, config), pipeline_options(settings, config)
-    route = router.pick(item)
-    if route.identity_by_recipient:
-        item, route = for_recipient(item, route)
-    group = group_of(item.folded_subject, options.patterns, route.subject_groups)
-    shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
-    to = "which drops it; a release would send it to" if route.dropped_by else "to"
+def _explain(service: Service, item: Item) -> Iterator[str]:
+    """Its route and its names, which of them are taken, and what would happen to it now, by the service's journal."""
+    pipeline = service.pipeline
+    case = pipeline.prepare(item, pipeline.router.pick(item))
+    claim, route = case.claim, case.route
     yield "\nThis email"
-    for recipient in item.recipients or ("",):
-        yield from _describe_routing(router, item, recipient)
+    for recipient in case.item.recipients or ("",):
+        yield from _describe_routing(pipeline.router, case.item, recipient)
+    to = "which drops it; a release would send it to" if route.dropped_by else "to"
     yield f"takes the route {route.name!r}, {to} {', '.join(route.destinations)}"
     if route.realtime_only:
         yield f"counts only if it is newer than the service: {item.moment or 'undated'}"
     yield "is recognised by"
-    yield from (f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared))
-    for destination in route.destinations:
-        window_ms = route.content_window_ms(config.destinations[destination], item)
-        content = content_name(destination, item.text, window_ms) if window_ms else None
-        yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"
-
-
-def _predict(service: Service, item: Item) -> Iterator[str]:
-    """Which of its names are taken, and what would happen to it now, by the journal of this machine."""
-    pipeline = service.pipeline
-    case = pipeline.prepare(item, pipeline.router.pick(item))
-    claim = case.claim
+    yield from (f"  {name.gate}: {name.label}" for name in (*claim.own, *claim.gates))
     with service.journal.reading() as step:
         known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
     taken = [f"  {line}" for name in claim.references.values() for line in _taken(name, known)]
     yield from ["has these names taken", *taken] if taken else ["has no name taken"]
-    found = judge(claim, known)
-    is_dropped = case.route.dropped_by and isinstance(found, Take)
-    wanted = {each.destination for each in claim.destinations}
-    yield f"would be {Status.SKIPPED_ROUTE}" if is_dropped else _verdict(found, wanted)
+    match judge(claim, known):
+        case Repeat(of=original, name=name):
+            status = repeat_status(original, {each.destination for each in claim.destinations})
+            yield f"would be {status}: it repeats {original.id or 'an email that was imported'} ({name.label})"
+        case Busy(name=name):
+            yield f"would be {Status.ALREADY_PROCESSING}: {name} is held"
+        case Take() if route.dropped_by:
+            yield f"would be {Status.SKIPPED_ROUTE}"
+        case Take(stop=stop) if stop:
+            by = stop.original or "an import or another program"
+            yield f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
+        case _:
+            yield "would be new, and delivered"
 
 
 def _taken(name: Name, known: Known) -> Iterator[str]:
@@ -224,19 +180,3 @@ def _taken(name: Name, known: Known) -> Iterator[str]:
         yield f"{name.label}: done, by {by or 'an import or another program'}"
     elif any(each.status is DeliveryStatus.WAITING or each.is_live(known.now_ms) for each in deliveries):
         yield f"{name.label}: held by {by}"
-
-
-def _verdict(judgement: Judgement, wanted: set[str]) -> str:
-    match judgement:
-        case Repeat(of=original, name=name):
-            by = original.id or "an email that was imported"
-            return f"would be {repeat_status(original, wanted)}: it repeats {by} ({name.label})"
-        case Busy(name=held, retry_after_ms=left_ms):
-            return f"would be {Status.ALREADY_PROCESSING}: {held} is held for another {left_ms} ms"
-        case Take(stop=stop) if stop:
-            by = stop.original or "an import or another program"
-            return f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
-        case Take(deliveries=(Delivery(had_already=had_already), *_)) if had_already:
-            return f"would be delivered, but not to {', '.join(had_already)}: an earlier copy went there"
-        case _:
-            return "would be new, and delivered"

@@ -44,13 +44,10 @@ class Reader:
     unreadable_examples: list[str] = field(default_factory=list)
 
     def batches(self) -> Iterator[list[Item]]:
-        """Shows progress on a terminal."""
-        from rich.console import Console
-        from rich.progress import Progress, TimeElapsedColumn
-
-        batch, size, shown = list[Item](), 0, ("{task.completed:,} read", TimeElapsedColumn())
-        with Progress(*shown, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-            for piece in progress.track(self.pieces, total=None):
+        """Shows on a terminal how many were read."""
+        batch, size, is_hidden = list[Item](), 0, not sys.stderr.isatty()
+        with click.progressbar(self.pieces, show_pos=True, show_eta=False, file=sys.stderr, hidden=is_hidden) as pieces:
+            for piece in pieces:
                 self.read += 1
                 try:
                     batch.append(self._parse(piece))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,24 +22,23 @@ from werkzeug.wrappers import Request, Response
 from orchestrator.config.model import load_config
 from orchestrator.delivery.signing import Signer, check_secret
 from routes.commands.service import one_line, read_settings
+from routes.payload import InvalidPayload, parse_json
 
 TOLERANCE_S = 5 * 60
 MOST_BODY_BYTES = 100 * 1024 * 1024
 MOST_SHOWN_CHARS = 120
 FORM = "application/x-www-form-urlencoded"
 SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
-COLORS = {"good": "green", "missing": "red", "wrong": "red"}
 
 
 def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> tuple[str, str]:
     """Checks a webhook as a receiver does (Standard Webhooks): good, unchecked, missing or wrong, and why.
 
-    A secret verifies HMAC signatures (v1), a private key ed25519 ones (v1a). Other versions are ignored. ``headers``
-    have lower-case names.
+    A secret verifies HMAC signatures (v1), a private key ed25519 ones (v1a). ``headers`` have lower-case names.
     """
     webhook_id, timestamp, signatures = (headers.get(name, "") for name in SIGNED_HEADERS)
     if not secrets:
-        return "unchecked", f"it is {'' if signatures else 'not '}signed; without a --secret it cannot be checked"
+        return "unchecked", "there is no --secret to check it with"
     if absent := [name for name in SIGNED_HEADERS if not headers.get(name)]:
         return "missing", f"no {' and no '.join(absent)}: does its destination have a secret?"
     if not re.fullmatch("[0-9]{1,11}", timestamp):  # up to the year 5138
@@ -60,14 +58,14 @@ def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: by
 
 @dataclass
 class Receiver:
-    """Accepts every POST, at any path, and passes it to ``show``, as --json prints it.
+    """Accepts every POST, at any path, and shows it.
 
     A missing or wrong signature is answered with 401, as a real receiver should; everything else with ``status``.
     """
 
     secrets: Sequence[str]
     status: int
-    show: Callable[[dict[str, Any]], None]
+    as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)  # how often each webhook-id was received
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,18 +97,15 @@ class Receiver:
                 self.times[webhook_id] += 1
                 received["times"] = self.times[webhook_id]
             self.counts.update(webhooks=1, repeats=received["times"] > 1, refused=is_refused)
-            self.show(received)
+            # JSON escapes control characters, so none reaches the terminal.
+            click.echo(json.dumps(received) if self.as_json else "\n".join(_lines(received)))
         return Response(f"signature {signature}: {why}\n", status)
 
 
 def read_payload(body: bytes, mimetype: str) -> Any:
     try:
-        if mimetype == FORM:
-            return dict(parse_qsl(body.decode(), keep_blank_values=True))
-        payload = json.loads(body)
-        json.dumps(payload)  # deeply nested JSON can be read, but not written again
-        return payload
-    except (ValueError, RecursionError):
+        return dict(parse_qsl(body.decode(), keep_blank_values=True)) if mimetype == FORM else parse_json(body)
+    except (ValueError, InvalidPayload):
         return None
 
 
@@ -123,7 +118,8 @@ def _lines(received: Mapping[str, Any]) -> Iterator[str]:
     repeat = f"  received {times} times" if times > 1 else ""
     yield f"  webhook-id {_short(received['webhook_id'] or 'missing')}{click.style(repeat, fg='yellow')}"
     signature = received["signature"]
-    yield click.style(f"  signature {signature}: {received['why']}", fg=COLORS.get(signature))
+    color = "green" if signature == "good" else None if signature == "unchecked" else "red"
+    yield click.style(f"  signature {signature}: {received['why']}", fg=color)
     for name, value in fields.items():
         if value not in ("", None, [], {}):
             yield f"    {_short(name):14} {_short(value)}"
@@ -176,14 +172,7 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json:
         used = [secret for destination in config.destinations.values() for secret in destination.secret]
         secrets = tuple(dict.fromkeys([*used, *config.alerts.secret]))
 
-    def show(received: dict[str, Any]) -> None:
-        try:
-            # JSON escapes control characters, so none reaches the terminal.
-            click.echo(json.dumps(received) if as_json else "\n".join(_lines(received)))
-        except BrokenPipeError:  # the reader of the pipe has ended
-            os._exit(1)
-
-    receiver = Receiver(secrets, status, show)
+    receiver = Receiver(secrets, status, as_json)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself
     server = make_server(host, port, Request.application(receiver.receive), threaded=True)
     checks = f"checks signatures (secrets: {len(secrets)})" if secrets else "checks no signatures"

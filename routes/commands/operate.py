@@ -28,13 +28,6 @@ Command = Callable[..., None]
 limit_option = click.option(
     "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="Show at most this many."
 )
-WORDS = {
-    DeliveryStatus.CLAIMED: "in progress",
-    DeliveryStatus.RETURNED: "returned to its provider",
-    DeliveryStatus.DEAD: "dead letter",
-    DeliveryStatus.SKIPPED: "suppressed",
-}
-"""For statuses of deliveries that are no words of the page."""
 
 
 def options_of(model: type[BaseModel]) -> Callable[[Command], Command]:
@@ -107,11 +100,12 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     with open_service() as service:
         page = list_deliveries(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
-    rows = []
-    for delivery in page["deliveries"]:
-        named = [delivery["id"], delivery["destination"], WORDS.get(delivery["status"], delivery["status"])]
-        tries, age = f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"])
-        rows.append([*named, tries, age, (delivery["next_try"] or "-")[:19], delivery["reason"] or ""])
+    rows = [
+        (delivery["id"], delivery["destination"], delivery["status"])
+        + (f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"]))
+        + ((delivery["next_try"] or "-")[:19], delivery["reason"] or "")
+        for delivery in page["deliveries"]
+    ]
     show_page(page, as_json, heads, rows)
 
 
@@ -119,12 +113,7 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
 @click.argument("text", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="All fields and the payload, as JSON.")
 def why(text: str, as_json: bool) -> None:
-    """Explain what happened to an email. ID is its id, email id or Message-ID, or a webhook-id.
-
-    \b
-    mailonce why k3v7c2m9x4qa
-    mailonce why "<CAF=1@mail.example.org>"
-    """
+    """Explain what happened to an email. ID is its id, email id or Message-ID, or a webhook-id."""
     with open_service() as service:
         found = read_decision(service, text)
     if found is None:
@@ -143,12 +132,9 @@ def _facts(email: DecisionInFull) -> Iterator[tuple[str, str]]:
     for report in email.gates:
         yield report.gate.replace("_", " "), "" if report.said == "not asked" else report.said
     for delivery in email.deliveries:
-        tries = len(delivery.attempts)
-        words = WORDS.get(delivery.status, str(delivery.status))
-        words += f" after {tries} attempt{'s' * (tries != 1)}" if tries else ""
-        words += f", at {shown_moment(delivery.delivered)}" if delivery.delivered else ""
-        words += f", next try at {shown_moment(delivery.next_try)}" if delivery.next_try else ""
-        yield f"to {delivery.destination}", words + (f": {delivery.reason}" if delivery.reason else "")
+        next_try = f", next try at {shown_moment(delivery.next_try)}" if delivery.next_try else ""
+        reason = f": {delivery.reason}" if delivery.reason else ""
+        yield f"to {delivery.destination}", f"{delivery.status}, attempts: {len(delivery.attempts)}{next_try}{reason}"
     if email.releasable_until:
         yield "release", f"possible until {shown_moment(email.releasable_until)}: mailonce release {email.id}"
     if any(delivery.status is DeliveryStatus.DEAD for delivery in email.deliveries):
@@ -199,7 +185,6 @@ def replay_deliveries(ids: tuple[str, ...], as_json: bool, **options: Any) -> No
     \b
     mailonce replay k3v7c2m9x4qa:crm
     mailonce replay --destination crm --since 7d --dry-run
-    mailonce replay --status waiting
     """
     _send_again(ReplayMany, ids, as_json, **options)
 
@@ -260,11 +245,7 @@ def erase_emails(who: str, dry_run: bool, yes: bool) -> None:
 @click.option("--reason", default="", help="Reason (visible to operators).")
 @json_option
 def pause(destination: str, reason: str, as_json: bool) -> None:
-    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued.
-
-    \b
-    mailonce pause crm --reason "moves to another host"
-    """
+    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued."""
     with open_service() as service:
         destinations.pause(service, destination, reason, user_name())
     done = f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}"
@@ -290,17 +271,12 @@ def send_test(destination: str, as_json: bool) -> None:
 
     The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
     retried, and it is sent even if the destination is paused or its circuit breaker is open.
-
-    \b
-    mailonce send-test crm
     """
     with open_service() as service:
         tested = destinations.send_test(service, destination, user_name())
-    answered = f"answered {tested.status_code}" if tested.status_code else "printed"
-    done = f"{destination} accepted it: {answered} after {tested.latency_ms} ms"
-    refused = f"refused after {tested.latency_ms} ms: {tested.error}"
-    document = {"destination": destination, "taken": not tested.error, **vars(tested)}
-    show(document, as_json, refused if tested.error else done)
+    answer = tested.error or (f"answered {tested.status_code}" if tested.status_code else "printed")
+    done = f"{destination} {'refused' if tested.error else 'accepted'} it after {tested.latency_ms} ms: {answer}"
+    show({"destination": destination, "taken": not tested.error, **vars(tested)}, as_json, done)
     if tested.error:
         sys.exit(1)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,10 +18,6 @@ from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, load_settings, log_where_settings_come_from
 from orchestrator.data_dir import find_service
 from orchestrator.logs import configure_logging, quiet
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
 
@@ -83,7 +78,7 @@ def show_page(page: Mapping[str, Any], as_json: bool, heads: Sequence[str], rows
         show(page, as_json, indent=2)
         return
     if rows:
-        open_console().print(make_table(heads, rows))
+        click.echo("\n".join(table(heads, rows)))
     more, what = f"; there are more than --limit {len(rows)}" if page["more"] else "", next(iter(page))
     click.echo(f"{len(rows)} {what if len(rows) != 1 else _SINGULAR[what]}{more}", err=True)
 
@@ -96,21 +91,11 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def open_console() -> Console:
-    from rich.console import Console  # takes longer to import than a command takes that prints no table
-
-    width = None if sys.stdout.isatty() else 10_000  # a pipe gets whole lines
-    return Console(width=width, highlight=False, markup=False)
-
-
-def make_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> Table:
-    """``numbers``: the columns that are aligned right. The last column wraps at the width of the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index in numbers else "left", no_wrap=index < len(heads) - 1)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    return table
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> Iterator[str]:
+    """Lines with aligned columns; ``numbers`` are those that are aligned right."""
+    cells = [heads, *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        columns = enumerate(zip(row, widths, strict=True))
+        aligned = (cell.rjust(width) if place in numbers else cell.ljust(width) for place, (cell, width) in columns)
+        yield "  ".join(aligned).rstrip()

@@ -6,20 +6,13 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.stats import Span, Stats, Totals, read_stats
+from orchestrator.operations.stats import Span, Stats, read_stats
 from orchestrator.operations.times import shown_duration
-from routes.commands.service import make_table, open_console, open_service
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from orchestrator.build import Service
+from routes.commands.service import open_service, table
 
 REFRESH_S = 2.0
 BARS = " ▁▂▃▄▅▆▇█"
@@ -34,70 +27,49 @@ SERIES = ("received", "delivered", "stopped", "failed")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer of GET /api/admin/stats.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl+C.")
 def stats(span: str, as_json: bool, watch: bool) -> None:
-    """Show how many emails were received, delivered, stopped and failed, and the state of each destination.
-
-    \b
-    mailonce stats --span week
-    mailonce stats --watch
-    """
+    """Show how many emails were received, delivered, stopped and failed, and the state of each destination."""
     with open_service() as service, suppress(KeyboardInterrupt):
-        readings = _read(service, Span(span), watch)
-        if as_json:
-            for figures in readings:
-                click.echo(figures.model_dump_json(indent=None if watch else 2))
-            return
-        from rich.live import Live
-
-        with Live(console=open_console(), auto_refresh=False) as live:
-            for figures in readings:
-                live.update(stats_view(figures), refresh=True)
-
-
-def _read(service: Service, span: Span, watch: bool) -> Iterator[Stats]:
-    yield read_stats(service, span)
-    while watch:
-        time.sleep(REFRESH_S)
-        yield read_stats(service, span)
+        while True:
+            figures = read_stats(service, Span(span))
+            if watch and not as_json:
+                click.clear()
+            text = figures.model_dump_json(indent=None if watch else 2) if as_json else "\n".join(_lines(figures))
+            click.echo(text)
+            if not watch:
+                return
+            time.sleep(REFRESH_S)
 
 
-def stats_view(figures: Stats) -> RenderableType:
-    from rich.console import Group
-
+def _lines(figures: Stats) -> Iterator[str]:
     totals, recent = figures.totals, figures.over_time
     ever = dict(totals) | {"stopped": totals.duplicates + totals.suppressed}
-    rows = []
+    series = []
     for name in SERIES:
         bars = sparkline([getattr(point, name) for point in recent.points])
-        rows.append((name, f"{ever[name]:,}", f"{getattr(recent.total, name):,}", bars))
-    heads = ("", "EVER", f"LAST {recent.span.upper()}", "OVER TIME")
-    return Group(make_table(heads, rows, numbers=(1, 2)), "", *_sentences(totals), "", _destinations(figures))
-
-
-def _sentences(totals: Totals) -> Iterator[str]:
+        series.append((name, f"{ever[name]:,}", f"{getattr(recent.total, name):,}", bars))
+    yield from table(("", "EVER", f"LAST {recent.span.upper()}", "OVER TIME"), series, (1, 2))
     rate = f" ({totals.hit_rate:.1%} stopped)" if totals.hit_rate is not None else ""
-    yield f"duplicates {totals.duplicates:,}, suppressed {totals.suppressed:,}{rate}"
     oldest_s = totals.oldest_waiting_s
     oldest = "" if oldest_s is None else f", the oldest for {shown_duration(oldest_s)}"
-    yield f"waiting {totals.waiting:,}{oldest}; dead letters {totals.dead:,}"
     statuses = ", ".join(f"{name} {count:,}" for name, count in totals.statuses.items())
+    yield f"\nduplicates {totals.duplicates:,}, suppressed {totals.suppressed:,}{rate}"
+    yield f"waiting {totals.waiting:,}{oldest}; dead letters {totals.dead:,}"
     yield f"answered: {statuses or 'nothing yet'}"
     if totals.workers_alive is not None:
         yield f"workers alive: {totals.workers_alive}"
     if not totals.is_whole:
         yield "Redis does not answer: the figures of other machines are as old as the outage."
-
-
-def _destinations(figures: Stats) -> Table:
+    yield ""
     heads = ("DESTINATION", "STATUS", "WAITING", "DEAD LETTERS", "DELIVERED", "FAILED", "P50", "P95")
     rows = []
     for name, destination in figures.destinations.items():
-        stored, recent = destination.deliveries, figures.over_time.destinations.get(name)
+        stored, sent = destination.deliveries, recent.destinations.get(name)
         counts = [stored[DeliveryStatus.WAITING], stored[DeliveryStatus.DEAD]]
-        counts += [recent.delivered, recent.failed] if recent else [0, 0]
-        latencies = [recent.whole_p50_ms, recent.whole_p95_ms] if recent else [None, None]
+        counts += [sent.delivered, sent.failed] if sent else [0, 0]
+        latencies = [sent.whole_p50_ms, sent.whole_p95_ms] if sent else [None, None]
         shown = [f"{count:,}" for count in counts] + ["-" if ms is None else f"{ms:.0f} ms" for ms in latencies]
         rows.append((name, destination.status, *shown))
-    return make_table(heads, rows, numbers=range(2, len(heads)))
+    yield from table(heads, rows, range(2, len(heads)))
 
 
 def sparkline(values: Sequence[float]) -> str:

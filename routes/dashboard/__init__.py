@@ -1,9 +1,6 @@
-"""The web page at /: what happened to emails, why, and what can be done about it.
+"""The web page at /: what happened to emails, why, and what can be done about it."""
 
-Like the API, its views call orchestrator/operations.
-"""
-
-from routes.dashboard import access, actions, formatting, views
+from routes.dashboard import formatting, views
 from routes.dashboard.page import page
 
-__all__ = ["access", "actions", "formatting", "page", "views"]
+__all__ = ["formatting", "page", "views"]

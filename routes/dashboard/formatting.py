@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from flask import request, url_for
@@ -79,24 +79,12 @@ def zone() -> str:
 Values = Sequence[int]
 
 
-class Column(NamedTuple):
-    """Of a plot, whose height is ``most``. ``bars``: name, top and height."""
-
-    title: str
-    bars: list[tuple[str, int, int]]
-    is_marked: bool
-
-
-class Plot(NamedTuple):
-    columns: list[Column]
-    most: int
-    ticks: list[str]
-
-
 @page.app_template_global()
-def plot(starts: Values, step_s: int, series: Mapping[str, Values], failed: Values, only_failed: bool = False) -> Plot:
-    """Stacked bars, from the first point with data on. Columns with failed attempts are marked; ``only_failed``: those
-    without any other."""
+def plot(
+    starts: Values, step_s: int, series: Mapping[str, Values], failed: Values, only_failed: bool = False
+) -> dict[str, Any]:
+    """Stacked bars, from the first point with data on, each with name, top and height; ``most`` is the height of all.
+    Columns with failed attempts are marked; ``only_failed``: those without any other."""
     counts = list(zip(*series.values(), strict=True))
     busy = [place for place, values in enumerate(counts) if any(values) or failed[place]]
     first = max(0, min(busy[0] - 1 if busy else 0, len(counts) - LEAST_COLUMNS))
@@ -110,9 +98,10 @@ def plot(starts: Values, step_s: int, series: Mapping[str, Values], failed: Valu
         said = [f"{value:,} {name}" for name, _, value in bars]
         said += [f"{failures:,} failed"] if failures and "failed" not in series else []
         title = f"{_clock(begin)} to {end:%H:%M}: {', '.join(said) or 'nothing'}"
-        columns.append(Column(title, bars, failures > 0 and (not only_failed or sum(values) == failures)))
-    ticks = [clocks[place * (len(clocks) - 1) // (TICKS - 1)] for place in range(TICKS)]
-    return Plot(columns, most, list(dict.fromkeys(ticks)))
+        is_marked = failures > 0 and (not only_failed or sum(values) == failures)
+        columns.append({"title": title, "bars": bars, "is_marked": is_marked})
+    ticks = dict.fromkeys(clocks[place * (len(clocks) - 1) // (TICKS - 1)] for place in range(TICKS))
+    return {"columns": columns, "most": most, "ticks": list(ticks)}
 
 
 @page.app_template_filter()
@@ -170,18 +159,10 @@ def asset(name: str) -> str:
     return url_for("dashboard.static", filename=name, v=digest, _external=False)
 
 
-class EmailContent(NamedTuple):
-    """An email or message for a person to read. ``html`` is None if there is none. ``headers``: as received, where the
-    provider sends them, otherwise what is known of them."""
-
-    text: str
-    html: str | None
-    headers: Sequence[tuple[str, str]]
-    json: str
-
-
-def email_content(payload: Mapping[str, Any]) -> EmailContent:
-    """From its payload, which does not say whether ``body`` is HTML; beside HTML there may be ``plain``."""
+def email_content(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """An email or message for a person to read: ``text``, ``html`` (or None), ``headers`` as received or, where the
+    provider sends none, what is known of them, and all as ``json``. The payload does not say whether ``body`` is HTML;
+    beside HTML there may be ``plain``."""
     body, plain = str(payload.get("body") or ""), str(payload.get("plain") or "")
     html = body if body and (plain or looks_like_html(body)) else None
     text = payload.get("text") or plain or (Html(html[:MOST_SHOWN_CHARS]).text if html else body)
@@ -192,7 +173,8 @@ def email_content(payload: Mapping[str, Any]) -> EmailContent:
         for name, value in known.items()
         if value
     ]
-    return EmailContent(str(text), html, headers, json.dumps(payload, indent=2, ensure_ascii=False))
+    whole = json.dumps(payload, indent=2, ensure_ascii=False)
+    return {"text": str(text), "html": html, "headers": headers, "json": whole}
 
 
 def harmless_html(html: str) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
@@ -45,6 +45,7 @@ Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_n
 """A secret, or a list of them during a rotation. An empty one would let anyone in."""
 
 NonEmpty = Annotated[str, AfterValidator(lambda text: _not_empty((text,))[0])]
+Host = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
 
 
 class NoOptions(BaseModel):
@@ -52,15 +53,10 @@ class NoOptions(BaseModel):
 
 
 class HeaderOptions(NoOptions):
-    trusted_authserv_ids: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+    trusted_authserv_ids: Annotated[tuple[Host, ...], BeforeValidator(as_list)] = Field(
         default=(), description='a list of hosts such as ["mx.example.org"]'
     )
     """Hosts whose Authentication-Results header counts: those that remove such a header of the sender's own."""
-
-    @field_validator("trusted_authserv_ids")
-    @classmethod
-    def _in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(host.strip().lower() for host in hosts)
 
 
 class Options(HeaderOptions):
@@ -104,10 +100,7 @@ class Handshake(Exception):
 
 @frozen
 class ProviderRequest:
-    """One HTTP request, without Flask.
-
-    A proof in the headers is checked before the body is read. ``content`` returns the same each time.
-    """
+    """One HTTP request, without Flask. ``content`` reads the body, and returns the same each time."""
 
     headers: Headers
     content: Callable[[], Content]
@@ -168,42 +161,31 @@ class Provider(ABC, Generic[AnyOptions]):
     """
 
     options_type: type[AnyOptions]
-    rejected_status: ClassVar[int | None] = None
-    """The HTTP status that makes it give up; if it is None, that of the error is used."""
-    retry_status: ClassVar[int] = 503
-    """The HTTP status that makes it send the request again."""
-    challenge: str = ""
-    """Set if the proof is in the Authorization header: some clients send it only when challenged."""
-    endings: ClassVar[tuple[str, ...]] = ("",)
-    """What may follow its name in the URL."""
+    rejected_status: ClassVar[int | None] = None  # makes it give up; if it is None, that of the error is used
+    retry_status: ClassVar[int] = 503  # makes it send the request again
+    endings: ClassVar[tuple[str, ...]] = ("",)  # what may follow its name in the URL
+    answers_lists: ClassVar[bool] = False  # it reads the result of each item: invalid ones do not reject the request
+    answers_probes: ClassVar[bool] = False  # it checks with GET or HEAD that the URL responds
+    own_authserv_ids: ClassVar[tuple[str, ...]] = ()  # their Authentication-Results count whatever the settings say
+    challenge: str = ""  # if the proof is in the Authorization header: some clients send it only when challenged
+    no_sample: str = ""  # why only the provider itself can make such a request, if that is so
+    # For routes/openapi.py: the Content-Types of its requests, what its body is, and which of SECURITY prove the origin
+    # of a request (none if the proof is in the body).
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
-    """The Content-Types of its requests, for routes/openapi.py."""
     body_type: ClassVar[Any] = dict[str, Any]
-    """What its body is, for routes/openapi.py."""
     security: ClassVar[tuple[str, ...]] = ()
-    """Which of SECURITY in routes/openapi.py prove a request's origin; empty if the proof is in the body."""
-    answers_lists: ClassVar[bool] = False
-    """Whether it reads the result of each item, so that invalid ones do not reject the request."""
-    answers_probes: ClassVar[bool] = False
-    """Whether it checks with GET or HEAD that the URL responds."""
-    own_authserv_ids: ClassVar[tuple[str, ...]] = ()
-    """Hosts whose Authentication-Results header counts whatever the settings say."""
-    no_sample: str = ""
-    """Why only the provider itself can make such a request, if that is so."""
 
     def __init__(self, name: str, options: AnyOptions, surroundings: Surroundings) -> None:
         self.name = name
         self.options = options
         self.surroundings = surroundings
-        self._files = {"inline_bytes": 0, "is_linked": False}
-        """What Email.received is told of files."""
+        wanted, most_mb = "metadata", 0.0
         if isinstance(options, Options):
-            is_default = "attachments" not in options.model_fields_set
-            self._files["is_linked"] = options.attachments == "link" and (surroundings.has_links or not is_default)
-            if options.attachments == "inline":
-                self._files["inline_bytes"] = int(options.attachments_max_mb * MB)
-            elif is_default and not surroundings.has_links:
-                self._files["inline_bytes"] = MB
+            wanted, most_mb = options.attachments, options.attachments_max_mb
+            if "attachments" not in options.model_fields_set and not surroundings.has_links:
+                wanted, most_mb = "inline", 1
+        inline_bytes = int(most_mb * MB) if wanted == "inline" else 0
+        self._files = {"inline_bytes": inline_bytes, "is_linked": wanted == "link"}  # for Email.received
         more = options.trusted_authserv_ids if isinstance(options, HeaderOptions) else ()
         self._trusted = (*self.own_authserv_ids, *more)
         self.credentials: tuple[str, ...] = ()
@@ -211,7 +193,8 @@ class Provider(ABC, Generic[AnyOptions]):
             logins = (f"{options.username}:{password}".encode() for password in options.password)
             self.challenge, self.credentials = BASIC, tuple(base64.b64encode(login).decode() for login in logins)
         elif "ingressToken" in self.security:
-            self.challenge, self.credentials = BEARER, surroundings.ingress_tokens
+            self.challenge = BEARER
+            self.credentials = getattr(options, "token", ()) or surroundings.ingress_tokens  # json may have its own
 
     def verify(self, request: ProviderRequest) -> str | None:
         """Raises Unauthorized, or InvalidPayload where not even the proof can be read: both are answered alike.
@@ -220,9 +203,8 @@ class Provider(ABC, Generic[AnyOptions]):
         Authorization header.
         """
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != self.challenge.partition(" ")[0].lower() or not equals_any(
-            given.strip(), self.credentials
-        ):
+        wanted = self.challenge.partition(" ")[0]
+        if scheme.lower() != wanted.lower() or not equals_any(given.strip(), self.credentials):
             raise Unauthorized
         return None
 
@@ -289,8 +271,7 @@ def parse_all(parse: Callable[[Any], Email | Message], documents: Iterable[Any])
 
 
 def require_email(email: Email) -> Email:
-    """Raises InvalidPayload without any of these: it is not an email, whatever else was sent. A bounce may have a
-    subject alone."""
+    """Raises InvalidPayload without any of these: it is not an email. A bounce may have a subject alone."""
     if not any(part.strip() for part in (email.sender, email.date, email.message_id, email.subject)):
         raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID nor a subject")
     return email

@@ -39,26 +39,21 @@ class Cloudmailin(BasicAuthProvider):
         if "message" in form:
             document.skip("message", "headers", "plain", "html", "attachments")
             return [self.email(raw=form.content("message"), **common, extra=document.unread)]
-        return [
-            self.email(
-                headers=MailHeaders(document.get("headers")),
-                html=document.text("html"),
-                plain=document.text("plain"),
-                files=[*form.uploads, *document.files("attachments", FILE)],
-                **common,
-                extra=document.unread,
-            )
-        ]
+        email = self.email(
+            headers=MailHeaders(document.get("headers")),
+            html=document.text("html"),
+            plain=document.text("plain"),
+            files=[*form.uploads, *document.files("attachments", FILE)],
+            **common,
+            extra=document.unread,
+        )
+        return [email]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
+        spf = {"result": "pass", "domain": "mail.example.org"}
         return {
             "headers": {name.lower().replace("-", "_"): value for name, value in letter.headers.items()},
-            "envelope": {
-                "to": INBOX,
-                "from": BOUNCES,
-                "recipients": [INBOX],
-                "spf": {"result": "pass", "domain": "mail.example.org"},
-            },
+            "envelope": {"to": INBOX, "from": BOUNCES, "recipients": [INBOX], "spf": spf},
             "plain": letter.text,
             "html": letter.html,
             "reply_plain": letter.text,

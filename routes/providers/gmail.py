@@ -100,9 +100,8 @@ def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
 
 
 def no_sender(sender: str, field: str) -> InvalidPayload:
-    return InvalidPayload(
-        f"{field} must be an address such as Name <name@example.org>, got {sender[:80]!r}", field=field
-    )
+    text = f"{field} must be an address such as Name <name@example.org>, got {sender[:80]!r}"
+    return InvalidPayload(text, field=field)
 
 
 def _file(given: Any) -> Attachment | File:

@@ -15,16 +15,7 @@ from pydantic import Field, field_validator
 from deduplication.email import Email, address_of
 from orchestrator.config.words import reason
 from routes.payload import InvalidPayload
-from routes.providers.base import (
-    HeaderOptions,
-    LoginOptions,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    Secrets,
-    Surroundings,
-    parse_all,
-)
+from routes.providers.base import HeaderOptions, LoginOptions, Parsed, Provider, ProviderRequest, Secrets, parse_all
 from routes.providers.fields import MailHeaders, nested
 from routes.providers.gmail import no_sender
 from routes.providers.samples import Letter
@@ -70,11 +61,6 @@ class Json(Provider[JsonOptions]):
     security = ("ingressToken", "login")
     body_type = dict[str, Any] | list[Any]  # one email or several
     answers_probes = True  # many check with HEAD or GET before they send
-
-    def __init__(self, name: str, options: JsonOptions, surroundings: Surroundings) -> None:
-        super().__init__(name, options, surroundings)
-        if options.token and not options.username:
-            self.credentials = options.token
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         sent = request.json()

@@ -66,17 +66,16 @@ class Mailgun(Provider[MailgunOptions]):
         if "message-headers" not in form:
             raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
         headers = MailHeaders(parse_json(form.first("message-headers")))
-        return [
-            self.email(
-                headers=headers,
-                **form.texts(TEXTS),
-                files=[_file(upload, form.object("content-id-map")) for upload in form.uploads],
-                spam=headers.named(SPAM_HEADERS),
-                verdicts=self._verdicts(headers),
-                **common,
-                extra={name: text for name, text in form.besides(FIELDS).items() if not headers[name]},
-            )
-        ]
+        email = self.email(
+            headers=headers,
+            **form.texts(TEXTS),
+            files=[_file(upload, form.object("content-id-map")) for upload in form.uploads],
+            spam=headers.named(SPAM_HEADERS),
+            verdicts=self._verdicts(headers),
+            **common,
+            extra={name: text for name, text in form.besides(FIELDS).items() if not headers[name]},
+        )
+        return [email]
 
     def _verdicts(self, headers: MailHeaders) -> list[Result]:
         """Mailgun adds these only for a domain with its spam filter, and passes a sender's own ones on without it."""

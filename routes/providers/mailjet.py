@@ -25,32 +25,26 @@ class Mailjet(BasicAuthProvider):
         parts = document.objects("Parts")
         files = [_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")]
         document.skip("Parts", "Headers", "Html-part", "Text-part", "SpamAssassinScore")
-        return [
-            self.email(
-                headers=MailHeaders(document.get("Headers")),
-                **document.texts(TEXTS),
-                recipients=[document.get("Recipient")],
-                return_path=document.optional("Sender") if "Sender" in document else None,
-                files=files,
-                spam={"SpamAssassinScore": document.get("SpamAssassinScore")},
-                extra=document.unread,
-            )
-        ]
+        email = self.email(
+            headers=MailHeaders(document.get("Headers")),
+            **document.texts(TEXTS),
+            recipients=[document.get("Recipient")],
+            return_path=document.optional("Sender") if "Sender" in document else None,
+            files=files,
+            spam={"SpamAssassinScore": document.get("SpamAssassinScore")},
+            extra=document.unread,
+        )
+        return [email]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         files = {f"Attachment{place}": file for place, file in enumerate(letter.enclosures, 1)}
-        parts = [
-            {
-                "Headers": {
-                    "Content-Type": [file.content_type],
-                    "Content-Disposition": [f'{file.disposition}; filename="{file.name}"'],
-                    **({"Content-ID": [f"<{file.content_id}>"]} if file.content_id else {}),
-                    "Content-Transfer-Encoding": ["base64"],
-                },
-                "ContentRef": name,
-            }
-            for name, file in files.items()
-        ]
+        parts = []
+        for name, file in files.items():
+            headers = {"Content-Type": [file.content_type], "Content-Transfer-Encoding": ["base64"]}
+            headers["Content-Disposition"] = [f'{file.disposition}; filename="{file.name}"']
+            if file.content_id:
+                headers["Content-ID"] = [f"<{file.content_id}>"]
+            parts.append({"Headers": headers, "ContentRef": name})
         return {
             **letter.texts(TEXTS),
             "Sender": BOUNCES,

@@ -13,13 +13,9 @@ from routes.providers.base import NoOptions, Parsed, Provider, ProviderRequest, 
 MOST = 1000
 
 
-def _as_text(value: str | float | None) -> str | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # some languages write 5.0
-    return value if value is None else str(value)
-
-
-TextOrNumber = Annotated[str | StrictInt | StrictFloat | None, AfterValidator(_as_text)]
+TextOrNumber = Annotated[
+    str | StrictInt | StrictFloat | None, AfterValidator(lambda value: value if value is None else str(value))
+]
 
 
 class MessageIn(BaseModel):

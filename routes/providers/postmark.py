@@ -13,13 +13,6 @@ from routes.providers.base import BasicAuthProvider, Handshake, Parsed, Provider
 from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
-TEST_IDS = (
-    "73e6d360-66eb-11e1-8e72-a8904824019b",
-    "22c74902-a0c1-4511-804f-341342852c90",
-    "22c74902-a0c1-4511-804f2-341342852c90",
-    "00000000-0000-0000-0000-000000000000",
-)
-"""MessageIDs of its "Check" button and of the documentation's examples: always the same, so they are ignored."""
 TEXTS = {"subject": "Subject", "date": "Date", "html": "HtmlBody", "plain": "TextBody"}
 FILE = FileFields("Name", "ContentType", ("Content", "Data"), "ContentLength", "ContentID")  # Data: "Check" button
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
@@ -35,26 +28,24 @@ class Postmark(BasicAuthProvider):
             raise Handshake(f"{kind[:80]!r} is no email")
         headers, author = MailHeaders(document.get("Headers")), document.object("FromFull")
         sender = document.text("From") or author.optional("Email")
-        message_id = document.text("MessageID")
         document.skip("RecordType", "FromFull", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
-        return [
-            self.email(
-                headers=headers,
-                **document.texts(TEXTS),
-                sender=sender if "<" in sender else mailbox(author.optional("Name"), sender),
-                event_id="" if message_id in TEST_IDS else message_id,
-                recipients=[document.get("OriginalRecipient")],
-                to=[document.get("To")],
-                cc=[document.get("Cc"), document.get("Bcc")],
-                reply_to=[document.get("ReplyTo")],
-                reply_text=document.optional("StrippedTextReply"),
-                files=document.files("Attachments", FILE),
-                spam=headers.named(SPAM_HEADERS),
-                original=document.content("RawEmail") or None,
-                verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
-                extra=document.unread,
-            )
-        ]
+        email = self.email(
+            headers=headers,
+            **document.texts(TEXTS),
+            sender=sender if "<" in sender else mailbox(author.optional("Name"), sender),
+            event_id=document.text("MessageID"),
+            recipients=[document.get("OriginalRecipient")],
+            to=[document.get("To")],
+            cc=[document.get("Cc"), document.get("Bcc")],
+            reply_to=[document.get("ReplyTo")],
+            reply_text=document.optional("StrippedTextReply"),
+            files=document.files("Attachments", FILE),
+            spam=headers.named(SPAM_HEADERS),
+            original=document.content("RawEmail") or None,
+            verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
+            extra=document.unread,
+        )
+        return [email]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         headers = {"X-Spam-Status": "No", "X-Spam-Score": "-0.1", "Message-ID": letter.message_id, **dict(letter.more)}

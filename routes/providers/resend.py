@@ -63,9 +63,8 @@ class Resend(Provider[ResendOptions]):
     def verify(self, request: ProviderRequest) -> None:
         """Standard Webhooks, with the standard's or Svix's names of the headers."""
         prefix = "svix" if "svix-id" in request.headers else "webhook"
-        event_id, timestamp, signatures = (
-            request.headers.get(f"{prefix}-{name}", "") for name in ("id", "timestamp", "signature")
-        )
+        names = (f"{prefix}-{name}" for name in ("id", "timestamp", "signature"))
+        event_id, timestamp, signatures = (request.headers.get(name, "") for name in names)
         request.require_recent(timestamp, TOLERANCE)
         expected = [_signature(key, event_id, timestamp, request.read_body()) for key in self._keys]
         given = [signature for signature in signatures.split() if signature.startswith("v1,")]

@@ -25,7 +25,7 @@ from orchestrator.config.words import reason
 from routes.auth import Unauthorized
 from routes.payload import InvalidPayload
 from routes.providers.base import LoginOptions, Options, Parsed, Provider, ProviderRequest, Surroundings, as_list
-from routes.providers.fields import Document
+from routes.providers.fields import Document, FileFields
 from routes.providers.forms import Form, Upload
 from routes.providers.samples import BOUNCES, INBOX, Letter, Rendered, multipart
 
@@ -105,18 +105,19 @@ class Sendgrid(Provider[SendgridOptions]):
             return [self.email(raw=form.content("email"), **common)]
         charsets, described = form.object("charsets"), form.object("attachment-info")
         common |= {part: decoded(form.first(field), charsets.optional(field)) for part, field in TEXTS.items()}
-        return [
-            self.email(
-                raw=form.first("headers").strip() + b"\r\n\r\n",
-                original=None,
-                first_html=None,
-                files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
-                **common,
-            )
-        ]
+        email = self.email(
+            raw=form.first("headers").strip() + b"\r\n\r\n",
+            original=None,
+            first_html=None,
+            files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
+            **common,
+        )
+        return [email]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         files = {f"attachment{place}": file for place, file in enumerate(letter.enclosures, 1)}
+        names = FileFields("filename", "type", content_id="content-id")
+        described = dict(zip(files, letter.attachments(names), strict=True))
         fields = {
             **letter.texts(TEXTS),
             "headers": letter.mime.as_bytes().partition(b"\r\n\r\n")[0].decode() + "\r\n",
@@ -124,12 +125,7 @@ class Sendgrid(Provider[SendgridOptions]):
             "charsets": json.dumps(dict.fromkeys(("to", *TEXTS.values()), "UTF-8")),
             "envelope": json.dumps({"to": [INBOX], "from": BOUNCES}),
             "attachments": str(len(files)),
-            "attachment-info": json.dumps(
-                {
-                    field: {"filename": file.name, "type": file.content_type, "content-id": file.content_id}
-                    for field, file in files.items()
-                }
-            ),
+            "attachment-info": json.dumps(described),
             "spam_score": "0.1",
             "SPF": "pass",
             "dkim": "{@example.org : pass}",
@@ -157,11 +153,8 @@ def _require_own_boundary(request: ProviderRequest) -> None:
     head, is_closed, epilogue = body.partition(closing)
     is_whole = head.startswith(line + b"\r\n") and is_closed and epilogue in (b"", b"\r\n")
     if media_type != "multipart/form-data" or not is_whole:
-        raise InvalidPayload(
-            "Content-Type must be multipart/form-data with the boundary of the body's first and last line, "
-            f"got {request.content_type[:200]!r}",
-            field="Content-Type",
-        )
+        text = "Content-Type must be multipart/form-data with the boundary of the body's first and last line"
+        raise InvalidPayload(f"{text}, got {request.content_type[:200]!r}", field="Content-Type")
 
 
 def _file(upload: Upload, described: Document) -> File:

@@ -83,20 +83,21 @@ class Ses(Provider[SesOptions]):
         if kind not in ("", "Received"):
             raise Handshake(f"{kind[:80]!r} is no email")
         mail, receipt = notification.object("mail"), notification.object("receipt")
-        raw = _raw(notification.optional("content")) or self._fetch_raw(mail, receipt.object("action"))
+        content = notification.optional("content").encode()
+        is_text = b":" in content  # every header has one, and Base64 has none
+        raw = (content if is_text else base64_decoded(content)) or self._fetch_raw(mail, receipt.object("action"))
         verdicts = {name: receipt.object(name).optional("status") for name in VERDICTS}
         mail.skip("headers", "commonHeaders", "headersTruncated")
-        return [
-            self.email(
-                raw=raw,
-                event_id=mail.optional("messageId"),
-                recipients=[receipt.get("recipients")],
-                return_path=mail.optional("source") if "source" in mail else None,
-                spam=verdicts,
-                verdicts=[Result(method, verdicts[f"{method}Verdict"]) for method in METHODS],
-                extra=notification.unread,
-            )
-        ]
+        email = self.email(
+            raw=raw,
+            event_id=mail.optional("messageId"),
+            recipients=[receipt.get("recipients")],
+            return_path=mail.optional("source") if "source" in mail else None,
+            spam=verdicts,
+            verdicts=[Result(method, verdicts[f"{method}Verdict"]) for method in METHODS],
+            extra=notification.unread,
+        )
+        return [email]
 
     def _confirm(self, message: Document) -> NoReturn:
         url = message.optional("SubscribeURL")
@@ -137,11 +138,6 @@ def _message(request: ProviderRequest) -> Document:
     if len(body) > MAX_MESSAGE_BYTES:
         raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}")
     return Document.of(parse_json(body))
-
-
-def _raw(content: str) -> bytes:
-    """As UTF-8 or in Base64, which has no colon, while every header has one."""
-    return content.encode() if ":" in content else base64_decoded(content.encode())
 
 
 def is_sns_url(url: str, topic: str, path: str = r"[^\s\\]*") -> bool:

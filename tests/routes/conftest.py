@@ -42,10 +42,6 @@ class App:
         """An email, as the provider sends it."""
         return self.http.post("/api/ingress/gmail", json=payload, headers=bearer(INGRESS_TOKEN))
 
-    def post_raw(self, body: bytes, content_type: str | None = "application/json") -> TestResponse:
-        headers = bearer(INGRESS_TOKEN)
-        return self.http.post("/api/ingress/gmail", data=body, content_type=content_type, headers=headers)
-
     def status_of(self, payload: object) -> str:
         return str(self.post(payload).get_json()["status"])
 

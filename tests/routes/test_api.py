@@ -13,7 +13,6 @@ import pytest
 from orchestrator.delivery.guard import Blocker
 from orchestrator.operations.search import FIELDS
 from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer, impatient
-from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for
@@ -52,29 +51,21 @@ def test_an_invalid_document_is_refused_with_the_field_and_does_nothing(start_wi
     for path, document, field, error in (
         ("reset", {}, "scope", "email_id, subject_group, month, date, destination, media, all"),
         ("reset", {"scope": "everything"}, "scope", "scope must be 'email_id'"),
-        ("reset", {"scope": 1}, "scope", "scope must be 'email_id'"),
         ("reset", {"scope": "email_id"}, "value", "value must be the email_id to forget"),
-        ("reset", {"scope": "email_id", "value": 1}, "value", "value must be a valid string"),
         ("reset", {"scope": "month", "value": "November"}, "value", "a month such as 2026-11"),
         ("reset", {"scope": "date", "value": "2026-11"}, "value", "a day such as 2026-11-16"),
         ("reset", {"scope": "email_id", "value": "x", "dry_run": "false"}, "dry_run", "must be a valid boolean"),
         ("reset", {"scope": "email_id", "value": "x", "dryrun": True}, "dryrun", "scope, value, dry_run, confirm"),
         ("reset", {"scope": "all"}, "confirm", "confirm must be"),
-        ("reset", {"scope": "all", "confirm": True}, "confirm", "confirm must be"),
         ("reset", {"scope": "all", "confirm": "ALL"}, "confirm", "confirm must be"),
         ("reset", [], None, "JSON object"),
-        ("reset", "all", None, "JSON object"),
         ("decisions/release", {}, "all", ", ".join(FIELDS)),
         ("decisions/release", {"status": 1}, "status", "status must be"),
-        ("decisions/release", {"q": ["x"]}, "q", "q must be"),
         ("decisions/release", {"since": 1}, "since", "since"),
-        ("decisions/release", {"dry_run": "yes"}, "dry_run", "dry_run must be"),
         ("decisions/release", {"limit": 1}, "limit", "the body accepts"),
         ("decisions/release", {"force": True, "q": ""}, "all", "all must be true"),
         ("decisions/release", {"all": True, "gate": "media"}, "all", "must not be combined with a filter"),
-        ("deliveries/replay", {"status": "processed"}, "status", "status must be"),
         ("deliveries/replay", {"new_id": True}, "all", "all must be true"),
-        ("decisions/x/release", {"q": "x"}, "q", "the body accepts"),
         ("decisions/x/release", {"force": 1}, "force", "force must be"),
         ("deliveries/x/replay", {"new_id": 1}, "new_id", "new_id must be"),
         ("destinations/crn/pause", {}, "destination", "destination must be one of crm"),
@@ -82,7 +73,6 @@ def test_an_invalid_document_is_refused_with_the_field_and_does_nothing(start_wi
         ("destinations/crn/test", {}, "destination", "destination must be one of crm"),
         ("destinations/crm/pause", {"reason": 7}, "reason", "reason must be a valid string"),
         ("destinations/crm/pause", {"reason": "x" * 201}, "reason", "reason must be at most 200 characters"),
-        ("destinations/crm/pause", {"why": "x"}, "why", "the body accepts reason"),
         ("destinations/crm/resume", {"reason": "x"}, "reason", "the body accepts no fields"),
     ):
         answer = app.http.post(f"/api/admin/{path}", json=document, headers=bearer(ADMIN_TOKEN))
@@ -204,21 +194,6 @@ def test_with_strict_privacy_only_digests_are_stored_and_exact_search_works(
     app.service.close()
     for file in (tmp_path / "data").iterdir():
         assert domain.encode() not in file.read_bytes() and SUBJECT.encode() not in file.read_bytes(), file
-
-
-def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink, own_redis: RedisServer) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=own_redis.url, redis_timeout_ms=500)
-    app.post(email(subject="before"))
-    own_redis.kill()
-    wait_for(lambda: app.service.coordinator.redis.status == "gone")
-    assert app.status_of(email(subject="alone")) == "processed"
-    assert subjects(app) == ["alone", "before"]
-    assert [each["store"] for each in app.ask("decisions")["decisions"]] == ["local", "redis"]
-    reset = {"scope": "date", "value": "2026-11-16"}
-    answer = app.http.post("/api/admin/reset", json=reset, headers=bearer(ADMIN_TOKEN))
-    assert (answer.status_code, answer.get_json()["code"]) == (503, "retry_later")
-    assert answer.get_json()["detail"].startswith("a reset needs Redis, so that all machines forget")
-    assert answer.headers["Retry-After"]
 
 
 # Destinations

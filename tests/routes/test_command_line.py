@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from routes.command_line import main
 from routes.providers.registry import TYPES
 from tests.routes.conftest import Run, StartApp, write_toml
 from tests.support import programs_loaded
-from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
@@ -105,14 +103,6 @@ def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path)
             numbers = iter(range(1000))
             wait_for(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
             wait_for(lambda: server.health()["warnings"] == [])
-
-
-def test_a_query_writes_no_lines_of_a_log(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        (tmp_path / ".env").write_text("LOG_LEVEL=INFO\n")
-        env = clean_environment(DATA_DIR=str(server.data_dir))
-        shown = subprocess.run([MAILONCE, "decisions"], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert (shown.stdout, shown.stderr) == ("", "0 decisions\n")
 
 
 def test_a_deploy_in_the_middle_of_traffic_loses_and_doubles_nothing(tmp_path: Path, redis_server: RedisServer) -> None:

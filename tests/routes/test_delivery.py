@@ -1,10 +1,5 @@
 """What a provider is answered while destinations fail, and what is recorded of it."""
 
-import pytest
-from msgspec.structs import replace
-
-from deduplication.journal.entry import Delivery, Entry
-from orchestrator.delivery.webhook import pack, stored_event
 from tests.routes.conftest import StartApp, bearer, impatient
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Received, Reply, Sink
@@ -88,19 +83,3 @@ def test_every_attempt_of_a_released_email_says_released(start_app: StartApp, si
     _, refused, accepted = sink.received
     assert event(refused) == event(accepted) == ("email.released", f"{released_at[:19]}Z")
     assert accepted.payload["subject"] == f"{LOT} bis"
-
-
-@pytest.mark.parametrize(
-    ("kept", "released_ms", "generation", "sent"),
-    [
-        ("email.received", 1_000, 1, "email.released"),
-        ("email.received", None, 1, "email.received"),
-        ("email.received", 1_000, 0, "email.received"),  # another destination of it was released
-        ("message.received", 1_000, 1, "message.received"),
-    ],
-)
-def test_the_type_of_a_stored_event(kept: str, released_ms: int | None, generation: int, sent: str) -> None:
-    delivery = Delivery("crm", "msg_1", generation=generation)
-    entry = replace(Entry("e1", "m", (), deliveries=(delivery,)), released_ms=released_ms)
-    stored = pack({"type": kept, "timestamp": "2026-11-16T09:00:00Z", "subject": "x"})
-    assert stored_event(stored, entry, delivery)[0]["type"] == sent

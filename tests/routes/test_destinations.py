@@ -5,30 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.routes.conftest import StartApp, bearer
-from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
+from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
-from tests.support.waiting import wait_for
 
-WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
 LISTED = "[[routes]]\nname = 'all'\nmedia = 'listed'\n"  # compares links to files
 
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
-
-
-def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, toml=LISTED)
-    first = app.post(linking(WEEKLY, subject="a")).get_json()
-    again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
-    assert again["status"] == "skipped_media"
-    assert (again["reason"]["gate"], again["reason"]["original"]) == ("media", first["id"])
-    assert app.status_of(linking(WEEKLY, OTHER, subject="ccc")) == "processed", "one of its files is new"
-    assert app.status_of(linking(OTHER, subject="dddd")) == "skipped_media"
-    assert redis_server.client.get("media:https://we.tl/t-other @example.org") == "1"
-    assert 0 < redis_server.client.ttl("media:https://we.tl/t-other @example.org") <= 604_800
 
 
 def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink) -> None:
@@ -74,21 +59,3 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
         assert (third["status"], third["reason"]["gate"]) == ("skipped_content", "content")
         assert third["reason"]["original"] == first["id"]
         assert (len(crm.received), len(archive.received)) == (1, 1)
-
-
-def test_a_dropped_email_is_answered_counted_listed_and_released(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(
-        toml=f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
-        "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
-    )
-    answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
-    assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
-    app.settle()
-    (listed,) = app.ask("decisions?status=skipped_route")["decisions"]
-    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Suppressed: dropped by route no junk")
-    metrics = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
-    assert 'mailonce_duplicates_total{gate="route"} 2.0' in metrics
-    assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics
-    assert sink.received == []
-    app.act(f"decisions/{listed['id']}/release")
-    wait_for(lambda: [webhook.payload["subject"] for webhook in sink.received] == ["junk"])

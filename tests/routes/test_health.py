@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
-from orchestrator.operations.fleet_state import find_facts
 from tests.routes.conftest import StartApp
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
@@ -31,19 +30,6 @@ def test_without_redis_all_is_well(start_app: StartApp) -> None:
     assert checks["redis"] == {"status": "not configured", "problem": None}
     assert (checks["database"]["status"], checks["memory"]["status"]) == ("up", "up")
     assert 1 < checks["memory"]["rss_mb"] < checks["memory"]["limit_mb"] == 100_000
-
-
-def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer) -> None:
-    app = start_app(redis_url=redis_server.url)
-    wait_for(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
-    wait_for(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
-    find_facts(app.service)
-    answer = app.http.get("/health")
-    assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
-    checks = answer.get_json()["checks"]
-    assert (checks["redis"]["status"], checks["redis"]["maxmemory_policy"]) == ("up", "noeviction")
-    (member,) = checks["fleet"]["members"].values()
-    assert member["version"] == metadata.version("mailonce")
 
 
 @pytest.mark.parametrize(("setting", "status", "ready"), [("closed", "down", 503), ("open", "degraded", 200)])

@@ -15,7 +15,6 @@ from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.prometheus_server import samples
-from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
@@ -138,20 +137,6 @@ def test_facts_of_redis_and_workers(start_app: StartApp, redis_server: RedisServ
     wait_for(lambda: scrape(app)["mailonce_workers_alive"] == 1)
     worker.close()
     assert scrape(app)["mailonce_workers_alive"] == 0
-
-
-def test_a_scrape_never_waits_for_redis(start_app: StartApp, redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as line:
-        app = start_app(redis_url=line.url, redis_timeout_ms=500)
-        wait_for(lambda: app.status_of(email()) == "processed")
-        line.set(Fault.HANG)
-        wait_for(lambda: app.status_of(email(subject="alone")) == "processed")
-        found = scrape(app)
-        assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (1, 1)
-        assert found["mailonce_unpublished_entries"] >= 1
-        assert found["mailonce_deliveries_waiting{destination=default}"] == 0
-        wait_for(lambda: scrape(app)["mailonce_redis_seconds_total{status=gone}"] > 0)
-        line.set(Fault.REFUSE)
 
 
 def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path) -> None:

@@ -92,12 +92,6 @@ def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists(), "nothing was created"
 
 
-def test_a_server_whose_workers_deliver_says_that_one_has_to_run(tmp_path: Path) -> None:
-    with Server(tmp_path, DELIVER_BY="workers") as server:
-        assert "until `.venv/bin/mailonce worker`" in server.log.read_text()
-        assert server.post(email()).json()["status"] == "queued"
-
-
 @pytest.mark.parametrize("error", ["SettingsError('REDIS_URL')", "StoreUnavailable('sqlite')", "OSError('disk')"])
 @pytest.mark.parametrize("run", [SERVE, GUNICORN], ids=["mailonce serve", "gunicorn"])
 def test_a_worker_that_cannot_boot_ends_the_server(tmp_path: Path, run: str, error: str) -> None:

@@ -73,7 +73,7 @@ def test_pages_and_admin_api_wait_at_most_once(app: App, own_redis: RedisServer,
             unanswered.clear()
             assert visitor.get(path).status_code in (200, 503), path
             assert len(unanswered) <= 1, path
-        for path in ("/health", *(f"/api/admin/{name}" for name in API)):
+        for path in ("/health", "/metrics", *(f"/api/admin/{name}" for name in API)):
             unanswered.clear()
             assert app.http.get(path, headers=bearer(ADMIN_TOKEN)).status_code in (200, 503), path
             assert len(unanswered) <= 1, path

@@ -6,20 +6,17 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
 import requests
-from werkzeug.test import Client
-from werkzeug.wrappers import Request
 
 from orchestrator.delivery.signing import Signer, new_secret
-from routes.commands.listen import Receiver, check_signature
+from routes.commands.listen import check_signature
 from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.sink import deliver
@@ -91,7 +88,7 @@ def test_no_sender_can_control_the_terminal() -> None:
     assert [char for char in listener.text if not char.isprintable() and char != "\n"] == []
 
 
-def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> None:
+def test_as_json_each_webhook_is_a_line() -> None:
     with listening("--json", "--status", "503") as listener:
         assert deliver(listener.url, LOT, SECRET) == 503
         assert requests.post(listener.url, data=b"no\x1b[2J json", timeout=30).status_code == 503
@@ -102,15 +99,6 @@ def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> N
     assert webhook["payload"] == LOT
     assert webhook["headers"]["content-type"] == "application/json"
     assert (other["payload"], other["body"], other["webhook_id"]) == (None, "no\x1b[2J json", None)
-    command = [MAILONCE, "listen", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
-        assert process.stderr and process.stdout
-        url = re.findall(r"http://\S+/", process.stderr.readline())[0]
-        process.stdout.close()
-        with suppress(requests.RequestException):  # it may end before it has answered
-            requests.post(url, data=b"{}", timeout=30)
-        assert process.wait(60) == 1
-        assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.parametrize("is_in_file", [True, False])
@@ -123,14 +111,6 @@ def test_the_secrets_of_the_service_are_the_default(is_in_file: bool) -> None:
         )
     with listening(**settings) as listener:
         assert [deliver(listener.url, LOT, *given) for given in ((SECRET,), ())] == [200, 401]
-
-
-def test_only_posts_are_accepted() -> None:
-    received: list[dict[str, Any]] = []
-    client = Client(Request.application(Receiver((), 200, received.append).receive))
-    client.post("/", data={"subject": "a form"})
-    assert received[0]["payload"] == {"subject": "a form"}
-    assert client.get("/").status_code == 405
 
 
 # Signatures
@@ -149,7 +129,7 @@ PRIVATE = new_secret(is_private=True)
         ((SECRET,), signed(SECRET), b"{}", "good", ""),
         ((SECRET,), signed(OTHER, SECRET), b"{}", "good", ""),
         ((SECRET, PRIVATE), signed(PRIVATE), b"{}", "good", "by secret 2 of 2"),
-        ((), signed(SECRET), b"{}", "unchecked", "it is signed"),
+        ((), signed(SECRET), b"{}", "unchecked", ""),
         ((SECRET,), {}, b"{}", "missing", "no webhook-id and no webhook-timestamp"),
         ((SECRET,), signed(SECRET), b"{ }", "wrong", "no signature matches"),
         ((SECRET,), signed(SECRET), b"\xff", "wrong", "no signature matches"),
@@ -178,16 +158,9 @@ def test_send_test_arrives_signed_and_fails_if_it_is_refused(
     with listening("--secret", SECRET) as listener:
         monkeypatch.setenv("WEBHOOK_URL", listener.url)
         start_app(webhook_url=listener.url)
-        for secret, code, shown in ((SECRET, 0, "default accepted it: answered 200"), (OTHER, 1, "answered 401")):
+        for secret, code, shown in ((SECRET, 0, ": answered 200"), (OTHER, 1, "answered 401")):
             monkeypatch.setenv("WEBHOOK_SECRET", secret)
             sent = run("send-test", "default")
             assert (sent.exit_code, shown in sent.stdout) == (code, True), sent.output
         wait_for(lambda: listener.text.count("mailonce.test") >= 2)
-
-
-def test_send_test_names_the_destinations_and_prints_json(run: Run, start_app: StartApp) -> None:
-    start_app()
-    refused = run("send-test", "nowhere")
-    assert (refused.exit_code, "destination must be one of default" in refused.output) == (1, True)
-    printed: dict[str, Any] = json.loads(run("send-test", "default", "--json").stdout.splitlines()[-1])
-    assert (printed["taken"], printed["status_code"]) == (True, None)
+        assert json.loads(run("send-test", "default", "--json").stdout)["taken"] is False

@@ -6,13 +6,10 @@ import pty
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.operations.stats import Stats
-from routes.commands.service import open_console
-from routes.commands.stats import BARS, SPARK_WIDTH, sparkline, stats_view
+from routes.commands.stats import BARS, SPARK_WIDTH, sparkline
 from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import email
@@ -59,36 +56,6 @@ def test_stats_are_refreshed_until_ctrl_c(
 
 
 # The table
-
-
-def shown(**totals: Any) -> list[str]:
-    """Lines of the table, for some figures with these changes."""
-    point = {"start_s": 0, "received": 5, "delivered": 3, "stopped": 1, "failed": 0, "duplicates": 1, "suppressed": 0}
-    ever: dict[str, Any] = {"statuses": {"processed": 1_000}, "waiting": 2, "oldest_waiting_s": 600, "hit_rate": 0.1896}
-    ever |= {"received": 1_234, "delivered": 1_000, "failed": 7, "duplicates": 200, "suppressed": 34, "dead": 1}
-    times: dict[str, Any] = {"success_rate": 1, "whole_p50_ms": 12.4, "whole_p95_ms": None}
-    times |= {"delivered": 3, "failed": 0, "delivered_by_point": [], "failed_by_point": []}
-    recent = {"span": "day", "step_s": 600, "points": [point], "total": point}
-    crm = {"enabled": True, "breaker": "closed", "paused": None, "deliveries": {"waiting": 2, "dead": 1}}
-    figures = {
-        "totals": ever | {"workers_alive": None, "is_whole": True} | totals,
-        "over_time": recent | {"is_whole": True, "destinations": {"crm": times}},
-        "destinations": {"crm": crm},
-    }
-    console = open_console()
-    with console.capture() as capture:
-        console.print(stats_view(Stats.model_validate(figures)))
-    return [" ".join(line.split()) for line in capture.get().splitlines()]
-
-
-def test_the_table_has_totals_a_plot_and_destinations() -> None:
-    lines = shown()
-    assert (lines[1], lines[3]) == ("received 1,234 5 █", "stopped 234 1 █")
-    assert "duplicates 200, suppressed 34 (19.0% stopped)" in lines
-    assert "waiting 2, the oldest for 10 min; dead letters 1" in lines
-    assert "crm ok 2 1 3 0 12 ms -" in lines
-    for totals, line in (({"workers_alive": 0}, "workers alive: 0"), ({"is_whole": False}, "Redis does not answer")):
-        assert line in "\n".join(shown(**totals)) and line not in "\n".join(lines), "only if there are any"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from flask import session
 from flask.sessions import NullSession
 
 from orchestrator.delivery.counters import GUESS_RATE
-from routes.dashboard.access import COOKIE
+from routes.dashboard.page import COOKIE
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import VIEW_TOKEN, Visitor, signed_in
 from tests.support.page import PageVisitor

@@ -16,7 +16,7 @@ from tests.routes.dashboard.conftest import VIEW_TOKEN
 from tests.routes.dashboard.test_access import statuses
 from tests.support.browser import fill_in_sign_in, open_browser
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN, ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.server import ADMIN, ADMIN_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import ROOT
 from tests.support.waiting import wait_for
@@ -183,17 +183,6 @@ def test_a_destination_is_paused_and_resumed(world: World, sign_in: SignIn) -> N
     expect(card.locator(".badge.good").first).to_have_text("ok")
 
 
-def test_the_token_of_the_first_steps_is_shown_on_click(browser: Browser, tmp_path: Path, sign_in: SignIn) -> None:
-    with Server(tmp_path / "empty") as server:
-        page = sign_in(url=server.url)
-        page.goto(f"{server.url}/decisions")
-        curl = page.locator("#curl")
-        expect(curl).to_contain_text("/api/ingress/gmail")
-        assert INGRESS_TOKEN not in page.content()
-        page.get_by_role("button", name="Show the token").click()
-        expect(curl).to_contain_text(f"Bearer {INGRESS_TOKEN}")
-
-
 # What it shows is true
 
 
@@ -293,21 +282,6 @@ def test_what_is_done_on_one_server_is_in_the_audit_of_the_other(
         expect(page.locator("tbody tr", has_text="up to now")).to_have_count(2, timeout=30_000)
 
 
-def test_fifty_emails_fit_on_three_screens_and_the_first_is_high_on_a_phone(world: World, sign_in: SignIn) -> None:
-    for number_ in range(50):
-        world.send(subject=f"Number {number_} with a subject that is too long for the room it has in its row", body="x")
-    page = sign_in(viewport={"width": 1280, "height": 860})
-    page.goto(f"{world.url}/decisions")
-    settled(page)
-    expect(page.locator("tbody tr")).to_have_count(50)
-    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 860
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.reload()
-    settled(page)
-    box = page.locator("tbody tr").first.bounding_box()
-    assert box and box["y"] < 844 / 3
-
-
 # Hostile contents
 
 
@@ -405,16 +379,3 @@ def test_it_works_by_keyboard_alone(world: World, sign_in: SignIn) -> None:
     assert page.evaluate("document.getElementById('dialog').contains(document.activeElement)")
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
-
-
-def test_a_hidden_page_does_not_poll(world: World, sign_in: SignIn) -> None:
-    page = sign_in()
-    page.goto(f"{world.url}/decisions")
-    settled(page)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}); poll();")
-    page.evaluate("fetch('/static/page.css')")  # whatever was asked before that is known by now
-    assert asked == [f"{world.url}/static/page.css"]
-    with page.expect_request(f"{world.url}/decisions*"):
-        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'));")

@@ -7,7 +7,7 @@ import pytest
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.version import our_version
-from routes.dashboard.access import COOKIE
+from routes.dashboard.page import COOKIE
 from routes.providers.registry import TYPES
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import HTML, Visitor, signed_in
@@ -109,15 +109,6 @@ def test_filters_and_search_are_in_the_url(app: App, operator: Visitor) -> None:
     ):
         page = operator.text(f"/decisions{query}")
         assert {each for each in ("Lot 1", "Again lot 1", "Hello") if f">{each}</a>" in page} == shown, query
-
-
-def test_a_filter_shows_its_choices_and_what_was_chosen(start_with: StartApp, sink: Sink) -> None:
-    operator = signed_in(start_with(my_crm=sink, dead=sink))
-    page = operator.text("/decisions?destination=my_crm&last=day")
-    assert '<option value="my_crm" selected>my_crm</option><option value="dead">dead</option>' in page
-    assert '<option value="day" selected>day</option>' in page
-    assert '<option value="skipped_media">same file</option>' in page
-    assert 'href="/decisions?last=day">destination: my_crm' in page
 
 
 def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import Serve, email_in, provider_of, with_body, with_headers
+from tests.routes.providers.conftest import Serve, email_in, provider_of, with_headers
 from tests.routes.providers.contract import DocumentedContract
 from tests.routes.providers.test_gmail import TokenContract
 
@@ -29,21 +29,6 @@ class TestMime(DocumentedContract, TokenContract):
 
     def documented(self, **changes: Any) -> SampleRequest:
         return self.with_proof_of(LATIN_1)
-
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            (b"by mx.example.org; Mon, 16 Nov 2026 09:00:07", b"by mx2.example.org; Mon, 16 Nov 2026 11:30:00"),
-            (b"10:00:00 +0100 (CET)", b"09:00:00 -0000"),
-            (b"\n", b"\r\n"),
-        ],
-    )
-    def test_the_path_of_the_email_does_not_matter(self, serve: Serve, changed: tuple[bytes, bytes]) -> None:
-        ingress = serve()
-        request = with_body(self.request(self.settings), LATIN_1)
-        again = with_body(request, LATIN_1.replace(*changed))
-        assert again.body != request.body
-        assert [ingress.status_of(each) for each in (request, again)] == ["processed", "already_processed"]
 
     @pytest.mark.parametrize(
         ("given", "sender", "recipients"),

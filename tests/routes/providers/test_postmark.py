@@ -1,15 +1,12 @@
 """POST /api/ingress/postmark, as in https://postmarkapp.com/developer/webhooks/inbound-webhook"""
 
 import json
-from base64 import b64encode
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import LETTER, Serve
 from tests.routes.providers.contract import DOCUMENTED, BasicAuthContract, DocumentedContract
 
 # https://postmarkapp.com/developer/webhooks/bounce-webhook
@@ -36,18 +33,6 @@ class TestPostmark(DocumentedContract, BasicAuthContract):
         email = self.read(request)
         assert (email.sender, email.sender_email) == (sender, "support@postmarkapp.com")
 
-    @pytest.mark.parametrize(
-        "constant", ["73e6d360-66eb-11e1-8e72-a8904824019b", "22c74902-a0c1-4511-804f2-341342852c90"]
-    )
-    def test_each_test_by_its_check_button_is_an_email_of_its_own(self, serve: Serve, constant: str) -> None:
-        """They all carry the same MessageID, no Message-ID at all, and attachments as Data."""
-        data = [{"Name": "a.txt", "Data": b64encode(b"abc").decode(), "ContentType": "text/plain"}]
-        dates = [f"Mon, 16 Nov 2026 09:0{minute}:00 -05:00" for minute in (1, 2, 1)]
-        ingress = serve(self.settings)
-        tests = [self.documented(MessageID=constant, Headers=[], Attachments=data, Date=date) for date in dates]
-        assert [ingress.status_of(each) for each in tests] == ["processed", "processed", "already_processed"]
-        assert [each["size_bytes"] for each in ingress.delivered[0]["attachments"]] == [3]
-
     def ignored(self) -> Iterable[SampleRequest]:
         """Events of its other webhooks."""
         records: list[dict[str, Any]] = [
@@ -62,13 +47,3 @@ class TestPostmark(DocumentedContract, BasicAuthContract):
     def invalid_requests(self) -> Iterable[tuple[SampleRequest, str | None]]:
         fields = ("Subject", "From", "Date", "TextBody", "HtmlBody", "MessageID")
         return [(self.documented(**{field: 5}), field) for field in fields]
-
-    def test_attachments_come_along_where_they_are_wanted(self, serve: Serve) -> None:
-        settings = f"{self.settings}\nattachments = 'inline'\nattachments_max_mb = 0.000983"
-        ingress = serve(settings)
-        ingress.post(self.request(settings))
-        (payload,) = ingress.delivered
-        small, big = payload["attachments"]
-        assert small["content"] == b64encode(LETTER.enclosures[0].content).decode()
-        assert "content" not in big, "1030 bytes is the limit, for all of an email together"
-        assert big["sha256"] == sha256(LETTER.enclosures[1].content).hexdigest()

@@ -20,6 +20,9 @@ from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, received
 
 SNS = Sns()
 FORGER = Sns()  # under the address of the real one, but with another key
+NAME = "SimpleNotificationService-"
+OTHER_PATHS = (f"other/{NAME}0a.pem", f"{NAME}.pem", f"{NAME}0a.pem?x", f"{NAME}0a.pem\n", "?Action=x&x=.pem")
+OTHER_HOSTS = ("s3.amazonaws.com", "us-west-2.amazonaws.com", "eu-west-1.amazonaws.com.cn")
 REFUSED = (Unauthorized, InvalidPayload)
 Verify = Callable[..., None]
 
@@ -62,24 +65,15 @@ def test_any_later_change_is_detected(verify: Verify, changes: dict[str, Any]) -
 @pytest.mark.parametrize(
     "url",
     [
-        "http://sns.eu-west-1.amazonaws.com/SimpleNotificationService-x.pem",
+        "http://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem",
         "https://sns.eu-west-1.amazonaws.com.evil.example/x.pem",
         "https://sns.eu-west-1.amazonaws.com@evil.example/x.pem",
         "https://evil.example\\@sns.eu-west-1.amazonaws.com/x.pem",
         "https://evil.example#.sns.eu-west-1.amazonaws.com/x.pem",
-        "https://sns.s3.amazonaws.com/SimpleNotificationService-0a.pem",
-        "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
-        "https://sns.eu-west-1.amazonaws.com.cn/SimpleNotificationService-0a.pem",
-        "https://sns.eu-west-1.amazonaws.com/other/SimpleNotificationService-0a.pem",
-        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-.pem",
-        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem?x",
-        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem\n",
-        "https://sns.eu-west-1.amazonaws.com/?Action=GetTopicAttributes&x=.pem",
         "https://sns.eu-west-1.amazonaws.com:8443/x.pem",
-        "https://[/x.pem",
-        "",
-        None,
-        5,
+        *(f"https://sns.{host}/SimpleNotificationService-0a.pem" for host in OTHER_HOSTS),
+        *(f"{HOST}/{path}" for path in OTHER_PATHS),
+        *("https://[/x.pem", "", None, 5),
     ],
 )
 def test_a_certificate_comes_from_sns_itself_or_not_at_all(verify: Verify, fetches: Fetches, url: Any) -> None:
