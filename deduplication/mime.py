@@ -10,15 +10,14 @@ from __future__ import annotations
 import email.message
 import html
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
-from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
+from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
 from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
-from deduplication.values import frozen
+from deduplication.values import frozen, kept_property
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -57,13 +56,13 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     ``cc``, ``reply_to`` and ``spam`` are added to those of the headers, and all others replace the email's own. Time
     and memory are linear in the length. Contents of large parts are read from the disk when they are needed.
     """
-    source = _set_large_contents_aside(message) if isinstance(message, Blob) else _Source(message)
+    source = Source(message)
     if _CR_ALONE.match(source.raw):  # all lines end in CR alone, as opposed to a stray CR
         source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     raw = source.raw
     start = _skip(_BEFORE_HEADERS, raw, 0)
     empty_line = _EMPTY_LINE.search(raw, start)
-    head = _read_entity(raw, start, empty_line.start() if empty_line else 0)
+    head = read_entity(raw, start, empty_line.start() if empty_line else 0)
     headers = fitting_headers(head.first_headers)
     arguments = {
         "provider": "mime",
@@ -87,40 +86,31 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     return Email.received(**arguments)
 
 
-@dataclass
-class _Source:
-    """The message. Contents of large parts are on the disk; ``raw`` has their numbers instead, between markers."""
+class Source:
+    """A message or a form. ``raw`` does not contain the contents of large parts."""
 
-    raw: bytes
-    marker: bytes = b""
-    large: Sequence[Blob] = ()
-    parts_left: int = MAX_PARTS
+    def __init__(self, message: Content) -> None:
+        self._outline = Outline(message, _find_contents)
+        self.raw = self._outline.text
+        self._parts_left = MAX_PARTS
 
     def content(self, start: int, end: int) -> Content:
-        """A part of the message, with large contents in place of their numbers."""
-        encoded = self.raw[start:end]
-        if not self.large or self.marker not in encoded:
-            return encoded
-        texts = enumerate(encoded.split(self.marker))
-        pieces = [piece for index, text in texts if (piece := self.large[int(text)] if index % 2 else text)]
-        if len(pieces) == 1:
-            return pieces[0]
-        return spooled((chunk for piece in pieces for chunk in chunks_of(piece)), self.large[0].spool)
+        return self._outline.restored(self.raw[start:end])
 
-    def parts(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
+    def parts(self, entity: Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
         """The parts that are not multiparts, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep.
         A multipart in which its boundary does not occur is a text.
 
         ``branches`` maps the position of each multipart/alternative around the entity to the branch that it is in.
         """
         parent, has_parts = entity, False
-        for start, part_end in self._between_boundaries(entity, end):
+        for start, part_end in self.between_boundaries(entity.boundary, entity.content_start, end):
             has_parts = True
-            self.parts_left -= 1
-            if self.parts_left < 0 or depth == MAX_DEPTH:
+            self._parts_left -= 1
+            if self._parts_left < 0 or depth == MAX_DEPTH:
                 yield _Leaf(File("", "application/octet-stream", self.content(start, end)))
                 return
-            part = _read_entity(self.raw, start)
+            part = read_entity(self.raw, start)
             if part.boundary == entity.boundary and part_end < end:
                 parent = part  # the following parts belong to it
                 continue
@@ -130,48 +120,33 @@ class _Source:
         if not has_parts:
             yield entity.to_leaf(self.content(entity.content_start, end), branches)
 
-    def _between_boundaries(self, entity: _Entity, end: int) -> Iterator[tuple[int, int]]:
-        """Where the parts of an entity start and end. The line end before a boundary belongs to the boundary."""
-        if not entity.boundary:
-            return
-        delimiter, start = b"\n--" + entity.boundary, -1
-        position = self.raw.find(delimiter, entity.content_start - 1, end)
+    def between_boundaries(self, boundary: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where the parts of a multipart start and end. The line end before a boundary belongs to the boundary."""
+        delimiter, part_start = b"\n--" + boundary, -1
+        position = self.raw.find(delimiter, start - 1, end) if boundary else -1
         while position >= 0:
             line_end = self.raw.find(b"\n", position + 1, end)
             line_end = end if line_end < 0 else line_end
             rest = self.raw[position + len(delimiter) : line_end].rstrip()
             if rest in (b"", b"--"):
-                if start >= 0:
-                    yield start, position - (self.raw[position - 1] == ord("\r"))
+                if part_start >= 0:
+                    yield part_start, position - (self.raw[position - 1] == ord("\r"))
                 if rest:
                     return
-                start = line_end + 1
+                part_start = line_end + 1
             position = self.raw.find(delimiter, line_end, end)
-        if start >= 0:
-            yield start, end
+        if part_start >= 0:
+            yield part_start, end
 
 
-def _set_large_contents_aside(message: Blob) -> _Source:
-    """Reads the message without the contents of large parts. Text between an empty line and the next line that begins
-    with "--" contains no headers and no boundaries, whatever the boundaries are."""
-    if len(message) <= LARGE_BYTES or _CR_ALONE.match(message.read(0, LARGE_BYTES)):
-        return _Source(message.read())
-    marker, large = secrets.token_hex(16).encode(), list[Blob]()
-    raw, position, start = b"", 0, 0
-    for _ in range(MAX_PARTS):
-        headers = message.search(_END_OF_HEADERS, start)
-        if headers is None:
-            break
+def _find_contents(message: Blob) -> Iterator[tuple[int, int]]:
+    """Text between an empty line and the next line that begins with "--" contains no headers and no boundaries,
+    whatever the boundaries are."""
+    start = 0
+    while headers := message.search(_END_OF_HEADERS, start):
         line = message.search(_MAYBE_BOUNDARY, headers[1] - 1)
-        end = line[0] if line else len(message)
-        if end - headers[1] > LARGE_BYTES:
-            raw += message.read(position, headers[1]) + b"%s%d%s" % (marker, len(large), marker)
-            position = end - (message.read(end - 1, end) == b"\r")  # the line before a boundary may end in CR LF
-            large.append(message.part(headers[1], position))
-        if line is None:
-            break
-        start = line[1]
-    return _Source(raw + message.read(position), marker, large)
+        end, start = line or (len(message), len(message))
+        yield headers[1], end - (message.read(end - 1, end) == b"\r")  # the line before a boundary may end in CR LF
 
 
 def _decode_sender(sender: str) -> str:
@@ -191,11 +166,11 @@ class _Leaf:
 
 
 _Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and its charset if written as in RFC 2231
-_ABSENT: _Parameter = ("", "")
+ABSENT: _Parameter = ("", "")
 
 
 @frozen
-class _Entity:
+class Entity:
     """A message or one of its parts: the values of the headers in _READ_HEADERS, and where its content starts."""
 
     headers: Mapping[str, list[bytes]]
@@ -231,37 +206,46 @@ class _Entity:
 
     @property
     def charset(self) -> str:
-        return self.parameters.get("charset", _ABSENT)[0]
+        return self.parameters.get("charset", ABSENT)[0]
 
     @property
     def boundary(self) -> bytes:
         """Empty if the entity is not a multipart."""
         is_multipart = self.content_type.startswith("multipart/")
-        boundary = self.parameters.get("boundary", _ABSENT)[0] if is_multipart else ""
+        boundary = self.parameters.get("boundary", ABSENT)[0] if is_multipart else ""
         return boundary.encode("latin-1", "replace").rstrip()
+
+    @kept_property
+    def disposition(self) -> Mapping[str, _Parameter]:
+        return _parameters(self.first("content-disposition"))
+
+    @property
+    def disposition_type(self) -> str:
+        return _match_word(_KEYWORD, self.first("content-disposition"))
 
     @property
     def file_name(self) -> str:
-        disposition = _parameters(self.first("content-disposition"))
-        text, charset = disposition.get("filename") or self.parameters.get("name") or _ABSENT
-        name = text.encode("latin-1", "replace")
-        return decode_header(decoded(name, charset) if charset else _decode_8bit(name, self.charset))
+        return self.decode_parameter(self.disposition.get("filename") or self.parameters.get("name") or ABSENT)
+
+    def decode_parameter(self, parameter: _Parameter) -> str:
+        text, charset = parameter
+        value = text.encode("latin-1", "replace")
+        return decode_header(decoded(value, charset) if charset else _decode_8bit(value, self.charset))
+
+    def to_file(self, content: Content | None) -> File:
+        content_id, disposition = self.text("content-id"), self.disposition_type
+        is_inline = disposition == "inline" or (not disposition and bool(content_id))
+        return File(self.file_name, self.content_type, content, content_id=content_id, inline=is_inline)
 
     def to_leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
         decode = _DECODERS.get(_match_word(_KEYWORD, self.first("content-transfer-encoding")), iter)
-        name, disposition, text = self.file_name, _match_word(_KEYWORD, self.first("content-disposition")), None
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
-        is_visible = is_text and disposition != "attachment"  # a multipart without parts is a text, too
-        content = encoded if decode is iter or is_visible else transformed(encoded, decode)
-        if is_visible:
-            content = data = b"".join(decode(chunks_of(encoded)))
-            text = decoded(data, self.charset) if data and not data.isspace() else None
-        file = None
-        if name or not is_visible:
-            content_id = self.text("content-id")
-            is_inline = disposition == "inline" or (not disposition and bool(content_id))
-            file = File(name, self.content_type, content, content_id=content_id, inline=is_inline)
-        return _Leaf(file, text, self.content_type == "text/html", branches)
+        if not is_text or self.disposition_type == "attachment":  # a multipart without parts is a text, too
+            return _Leaf(self.to_file(encoded if decode is iter else transformed(encoded, decode)))
+        data = b"".join(decode(chunks_of(encoded)))
+        text = decoded(data, self.charset) if data and not data.isspace() else None
+        file = self.to_file(data)
+        return _Leaf(file if file.name else None, text, self.content_type == "text/html", branches)
 
 
 _DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
@@ -280,7 +264,7 @@ def _skip(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def _read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> _Entity:
+def read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> Entity:
     """Reads headers up to an empty line, or up to a line that is not a header, which then belongs to the content.
 
     Before ``stray_lines_until``, lines that are not headers are skipped if a known header follows that was missing.
@@ -303,7 +287,7 @@ def _read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> _Entity:
     content_start = _skip(_BLANK_LINE, raw, start)
     value = headers.get("content-type", [b""])[0]
     content_type = _match_word(_MEDIA_TYPE, value) or "text/plain"
-    return _Entity(headers, first_headers, count, content_start, content_type, _parameters(value))
+    return Entity(headers, first_headers, count, content_start, content_type, _parameters(value))
 
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
