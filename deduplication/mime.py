@@ -11,7 +11,8 @@ import email.message
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
@@ -28,20 +29,15 @@ MAX_DEPTH = 50
 DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
 RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
-OTHER_HEADERS = (
-    "Subject", "From", "Date", "Message-Id", "In-Reply-To", "References", "List-Id",
-    "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
-)  # fmt: skip
-_KNOWN_HEADERS = [name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *OTHER_HEADERS)]
-_READ_HEADERS = {*_KNOWN_HEADERS, b"reply-to", b"return-path", b"content-id"}
+_READ_HEADERS = {
+    *(name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS)),
+    b"subject", b"from", b"date", b"message-id", b"in-reply-to", b"references", b"reply-to", b"return-path",
+    b"content-type", b"content-disposition", b"content-transfer-encoding", b"content-id",
+}  # fmt: skip
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
 _BEFORE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
-_EMPTY_LINE = re.compile(rb"\n\r*\n")
-_STRAY_LINES = re.compile(
-    rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_KNOWN_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
-)
 _BLANK_LINE = re.compile(rb"\r*\n")
 _END_OF_HEADERS, _MAYBE_BOUNDARY = re.compile(rb"\n\r?\n"), re.compile(rb"\n--")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
@@ -59,15 +55,12 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     source = Source(message)
     if _CR_ALONE.match(source.raw):  # all lines end in CR alone, as opposed to a stray CR
         source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    raw = source.raw
-    start = _skip(_BEFORE_HEADERS, raw, 0)
-    empty_line = _EMPTY_LINE.search(raw, start)
-    head = read_entity(raw, start, empty_line.start() if empty_line else 0)
+    head = read_entity(source.raw, _skip(_BEFORE_HEADERS, source.raw, 0))
     headers = fitting_headers(head.first_headers)
     arguments = {
         "provider": "mime",
         "date": head.text("date"),
-        **_read_contents(list(source.parts(head, len(raw), {}))),
+        **_read_contents(source.leaves(head, len(source.raw))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": head.decode_headers(headers),
@@ -97,28 +90,21 @@ class Source:
     def content(self, start: int, end: int) -> Content:
         return self._outline.restored(self.raw[start:end])
 
-    def parts(self, entity: Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
+    def leaves(self, entity: Entity, end: int, depth: int = 0) -> list[_Leaf]:
         """The parts that are not multiparts, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep.
-        A multipart in which its boundary does not occur is a text.
-
-        ``branches`` maps the position of each multipart/alternative around the entity to the branch that it is in.
-        """
-        parent, has_parts = entity, False
+        A multipart in which its boundary does not occur is a text."""
+        branches: list[list[_Leaf]] = []
         for start, part_end in self.between_boundaries(entity.boundary, entity.content_start, end):
-            has_parts = True
             self._parts_left -= 1
             if self._parts_left < 0 or depth == MAX_DEPTH:
-                yield _Leaf(File("", "application/octet-stream", self.content(start, end)))
-                return
-            part = read_entity(self.raw, start)
-            if part.boundary == entity.boundary and part_end < end:
-                parent = part  # the following parts belong to it
-                continue
-            is_alternative = parent.content_type == "multipart/alternative"
-            part_branches = {**branches, parent.content_start: start} if is_alternative else branches
-            yield from self.parts(part, part_end, part_branches, depth + 1)
-        if not has_parts:
-            yield entity.to_leaf(self.content(entity.content_start, end), branches)
+                branches.append([_Leaf(File("", "application/octet-stream", self.content(start, end)))])
+                break
+            branches.append(self.leaves(read_entity(self.raw, start), part_end, depth + 1))
+        if entity.content_type == "multipart/alternative":
+            with_html = [branch for branch in branches if any(leaf.is_html for leaf in branch)]
+            for leaf in chain.from_iterable(branch for branch in branches if with_html not in ([], [branch])):
+                leaf.has_alternative = not leaf.is_html
+        return list(chain.from_iterable(branches)) or [entity.to_leaf(self.content(entity.content_start, end))]
 
     def between_boundaries(self, boundary: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Where the parts of a multipart start and end. The line end before a boundary belongs to the boundary."""
@@ -155,14 +141,17 @@ def _decode_sender(sender: str) -> str:
     return decoded_sender if address_of(decoded_sender) == address_of(sender) else sender
 
 
-@frozen
+@dataclass
 class _Leaf:
-    """A part that is not a multipart. A text with a file name is both a file and a text."""
+    """A part that is not a multipart. A text with a file name is both a file and a text.
+
+    ``has_alternative``: the HTML of the email says the same.
+    """
 
     file: File | None = None
     text: str | None = None
     is_html: bool = False
-    branches: Mapping[int, int] = field(default_factory=dict)
+    has_alternative: bool = False
 
 
 _Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and its charset if written as in RFC 2231
@@ -194,15 +183,8 @@ class Entity:
         return " ".join(_decode_8bit(value[:MAX_HEADER_BYTES], self.charset).split())
 
     def decode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-        """Decodes all headers in one call, which is faster, unless one of them is not UTF-8."""
-        names = b"\0".join([name for name, _ in headers]).decode("ascii").split("\0")
-        joined = decode_strictly(b"\0".join([value for _, value in headers]), "utf-8")
-        values = [] if joined is None else joined.split("\0")
-        if len(values) == len(headers):
-            values = [" ".join(text.split()) if "\n" in text else text.strip() for text in values]
-        else:
-            values = [self.decode_value(value) for _, value in headers]
-        return tuple(zip(names, values, strict=False))  # "".split() makes one empty name if there are no headers
+        texts = ((name, _decode_8bit(value[:MAX_HEADER_BYTES], self.charset)) for name, value in headers)
+        return tuple((name.decode(), " ".join(text.split()) if "\n" in text else text.strip()) for name, text in texts)
 
     @property
     def charset(self) -> str:
@@ -237,7 +219,7 @@ class Entity:
         is_inline = disposition == "inline" or (not disposition and bool(content_id))
         return File(self.file_name, self.content_type, content, content_id=content_id, inline=is_inline)
 
-    def to_leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
+    def to_leaf(self, encoded: Content) -> _Leaf:
         decode = _DECODERS.get(_match_word(_KEYWORD, self.first("content-transfer-encoding")), iter)
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
         if not is_text or self.disposition_type == "attachment":  # a multipart without parts is a text, too
@@ -245,7 +227,7 @@ class Entity:
         data = b"".join(decode(chunks_of(encoded)))
         text = decoded(data, self.charset) if data and not data.isspace() else None
         file = self.to_file(data)
-        return _Leaf(file if file.name else None, text, self.content_type == "text/html", branches)
+        return _Leaf(file if file.name else None, text, text is not None and self.content_type == "text/html")
 
 
 _DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
@@ -264,19 +246,11 @@ def _skip(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> Entity:
-    """Reads headers up to an empty line, or up to a line that is not a header, which then belongs to the content.
-
-    Before ``stray_lines_until``, lines that are not headers are skipped if a known header follows that was missing.
-    """
+def read_entity(raw: bytes, start: int) -> Entity:
+    """Reads headers up to an empty line, or up to a line that is not a header, which then belongs to the content."""
     headers: dict[str, list[bytes]] = {}
     first_headers, count = list[tuple[bytes, bytes]](), 0
-    while True:
-        header = _HEADER.match(raw, start)
-        if header is None and (stray := _STRAY_LINES.match(raw, start, stray_lines_until)):
-            header = None if stray[1].lower().decode() in headers else _HEADER.match(raw, stray.end())
-        if header is None:
-            break
+    while header := _HEADER.match(raw, start):
         start = header.end()
         count += 1
         if count <= MOST_HEADERS:
@@ -316,30 +290,18 @@ def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:
     texts = [leaf for leaf in leaves if leaf.text is not None and not leaf.file]
     files = [leaf.file for leaf in leaves if leaf.file and (texts or leaf.text is None)]
     texts = texts or [leaf for leaf in leaves if leaf.text is not None]
-    html_parts = _html_parts(texts)
+    first_html = next((leaf.text for leaf in texts if leaf.is_html), None)
+    # As mail programs show an email with HTML: with the plain texts before and after it.
+    shown = [leaf for leaf in texts if first_html is not None and not leaf.has_alternative]
+    html_parts = [
+        leaf.text or "" if leaf.is_html else f"<pre>{html.escape(leaf.text or '', quote=False)}</pre>" for leaf in shown
+    ]
     return {
         "html": "\n".join(html_parts),
-        "first_html": next(leaf.text for leaf in texts if leaf.is_html) if len(html_parts) > 1 else "",
+        "first_html": first_html if len(html_parts) > 1 else "",
         "plain": "\n".join(leaf.text or "" for leaf in texts if not leaf.is_html),
         "files": files,
     }
-
-
-def _html_parts(texts: Sequence[_Leaf]) -> list[str]:
-    """The HTML and the plain texts before and after it, as mail programs show them; a text to which the HTML is an
-    alternative is left out. Empty if there is no HTML."""
-    html_leaves = [leaf for leaf in texts if leaf.is_html]
-    if not html_leaves:
-        return []
-    html_branches: dict[int, set[int]] = {}
-    for alternative, branch in (pair for leaf in html_leaves for pair in leaf.branches.items()):
-        html_branches.setdefault(alternative, set()).add(branch)
-    return [
-        leaf.text or "" if leaf.is_html else f"<pre>{html.escape(leaf.text or '', quote=False)}</pre>"
-        for leaf in texts
-        if leaf.is_html
-        or not any(html_branches.get(position, set()) - {branch} for position, branch in leaf.branches.items())
-    ]
 
 
 def _decode_8bit(value: bytes, charset: str) -> str:
