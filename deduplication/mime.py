@@ -266,7 +266,7 @@ def read_entity(raw: bytes, start: int) -> Entity:
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
     """The parameters of a header such as Content-Type; the first of each name counts. Latin-1 preserves the bytes."""
-    if not value:
+    if b"=" not in value:
         return {}
     message = email.message.Message()
     limited = b";".join(value[:MAX_HEADER_BYTES].split(b";")[: MAX_PARAMETERS + 1])
