@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from deduplication.text import QUOTED, without_comments
 from deduplication.values import frozen
 
 Verdict = Literal["pass", "fail", "none"]
@@ -23,8 +24,7 @@ _VERDICTS: dict[str, Verdict] = {
     **dict.fromkeys(("none", "neutral", "gray", "bestguesspass"), "none"),
 }
 _RANKS: Sequence[Verdict | None] = ("none", "fail", "pass")
-_COMMENT = r"\((?:[^()\\]|\\.|\((?:[^()\\]|\\.)*+\))*+\)"  # quotes have no meaning in it
-_QUOTED_OR_COMMENT = re.compile(rf'("(?:[^"\\]|\\.)*+")|{_COMMENT}|(\\.)', re.DOTALL)
+_QUOTED = re.compile(QUOTED, re.DOTALL)
 _HOST = re.compile(r"\s*+(?:\([^()]*+\)\s*+)*+([^\s;()\"]+)")
 _RESULT = re.compile(r"(spf|dkim|dmarc)(?:/\d+)?\s*=\s*([a-z]+)(?![\w-])")
 _DOMAIN = re.compile(r"\b(smtp\.mailfrom|header\.(?:d|i|from))\s*=\s*(?:\S*@)?([^\s@;]+)")
@@ -115,9 +115,9 @@ def _trusted_results(headers: Sequence[str], trusted: Collection[str]) -> tuple[
 def _statements(header: str) -> list[str]:
     """The parts between semicolons, in lower case, without comments and quoted text, which senders can choose.
 
-    Empty if a comment or quote is not closed, or if comments are nested more than two levels deep.
+    Empty if a comment or quote is not closed.
     """
-    text = _QUOTED_OR_COMMENT.sub(lambda match: "''" if match[1] else match[2] or "", header[: MAX_RESULTS_CHARS + 1])
-    if len(header) > MAX_RESULTS_CHARS or any(sign in text for sign in '"()'):
+    text = _QUOTED.sub("''", without_comments(header[: MAX_RESULTS_CHARS + 1], "("))
+    if len(header) > MAX_RESULTS_CHARS or any(sign in text for sign in "()\\"):
         return []
     return [statement.strip().lower() for statement in text.split(";")]

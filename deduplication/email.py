@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
-from deduplication.text import base64_decoded, decoded, nfc, replace_c1, well_formed
+from deduplication.text import QUOTED, base64_decoded, decoded, nfc, replace_c1, well_formed, without_comments
 from deduplication.values import frozen, kept_property
 
 # Longer values are cut before they are processed. The text of an email is not cut: its fingerprint covers all of it.
@@ -34,18 +34,15 @@ MAX_REFERENCES = 200
 MAX_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
-_QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
 _ATOMS = re.compile(rf"{_ATOM}+")
 # Each piece of a list of addresses is read once. Quoted text is part of an address only directly before its @.
 _PIECE = re.compile(
-    rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
-    rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
+    rf"<\s*(?P<bracketed>(?:{QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
+    rf"|(?P<bare>(?:{QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
     re.DOTALL,
 )
 _QUOTED_ONLY = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
-_QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
-_IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
@@ -431,7 +428,7 @@ def _addresses(text: str) -> Iterator[str]:
     text = text[:MAX_HEADER_CHARS]
     if '"' in text or "(" in text:
         quoted = _QUOTED_ONLY.fullmatch(text)
-        text = quoted[1] if quoted else _without_comments(text)
+        text = quoted[1] if quoted else without_comments(text, " ")
     bracketed = bare = ""
     for piece in _PIECE.finditer(text):
         if piece["bracketed"]:
@@ -451,22 +448,6 @@ def _normalize_address(address: str) -> str:
     plain = unquoted.lstrip(".'") if _ATOMS.fullmatch(unquoted) else local
     domain = domain.rstrip(".'")
     return f"{plain}@{domain}" if plain and domain else ""
-
-
-def _without_comments(text: str) -> str:
-    """Comments may be nested. Text after a quote or comment that is never closed is ordinary text, and is read once."""
-    pieces, depth, start, position = [], 0, 0, 0
-    while mark := (_IN_COMMENT if depth else _QUOTED_OR_COMMENT).search(text, position):
-        position = mark.end()
-        if depth == 0 and not mark["closed"]:  # a comment, or a quote that is never closed
-            pieces.append(text[start : mark.start()])
-            start, depth = mark.start(), 1
-        elif mark[0] == "(":
-            depth += 1
-        elif mark[0] == ")":
-            depth -= 1
-            start = start if depth else position
-    return " ".join([*pieces, text[start:].replace('"', " ") if depth else text[start:]])
 
 
 def decode_header(header: str) -> str:
