@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from datetime import datetime
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from typing import Any, AnyStr
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
@@ -95,19 +95,16 @@ class File:
 
 def _compute_digests(content: Content) -> tuple[int, str, str]:
     """The size, ``sha256`` and ``text_sha256`` of an attachment."""
-    binary, text, size_bytes, is_text, pending, last = hashlib.sha256(), None, 0, True, b"", b""
+    binary, text, size_bytes, last, pending = hashlib.sha256(), hashlib.sha256(), 0, b"", b""
+    is_text = b"\0" not in next(chunks_of(content), b"")[:SNIFFED_BYTES]
     for chunk in chunks_of(content):
-        is_text = is_text and b"\0" not in chunk[: max(0, SNIFFED_BYTES - size_bytes)]
-        if is_text and text is None and b"\r" in chunk:
-            text = binary.copy()  # all lines so far end in LF
         binary.update(chunk)
         size_bytes += len(chunk)
-        if text is not None:
+        if is_text:
             lines = (pending + chunk).replace(b"\r\n", b"\n")
             pending = b"\r" if lines.endswith(b"\r") else b""  # the next chunk may begin with LF
             text.update(lines.removesuffix(b"\r"))
-        last = chunk[-1:]
-    text = text or binary.copy()
+            last = chunk[-1:]
     if last != b"\n":
         text.update(pending + b"\n")
     differs = is_text and size_bytes and text.digest() != binary.digest()
@@ -372,8 +369,6 @@ def media_type(content_type: str) -> str:
 
 def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
     """The headers that fit into the webhook, in their order."""
-    if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
-        return pairs
     return _take_fitting(pairs, MAX_HEADERS_CHARS)[:MOST_HEADERS]
 
 

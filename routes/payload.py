@@ -57,10 +57,7 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
         decoder = json.JSONDecoder(object_hook=lambda found: _restored(found, outline), **_HOOKS)
     encoding = json.detect_encoding(body)
     try:
-        try:
-            text = body.decode(encoding)
-        except UnicodeDecodeError:
-            text = well_formed(body.decode(encoding, "surrogatepass"))
+        text = well_formed(body.decode(encoding, "surrogatepass"))
         if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
             raise InvalidPayload(f"the body must have at most {MOST_VALUES} values")
         document = decoder.decode(text)
