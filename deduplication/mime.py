@@ -17,7 +17,7 @@ from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
 from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
-from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
+from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks
 from deduplication.values import frozen, kept_property
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -102,8 +102,10 @@ class Source:
             branches.append(self.leaves(read_entity(self.raw, start), part_end, depth + 1))
         if entity.content_type == "multipart/alternative":
             with_html = [branch for branch in branches if any(leaf.is_html for leaf in branch)]
-            for leaf in chain.from_iterable(branch for branch in branches if with_html not in ([], [branch])):
-                leaf.has_alternative = not leaf.is_html
+            for branch in branches:
+                if any(other is not branch for other in with_html):
+                    for leaf in branch:
+                        leaf.has_alternative = not leaf.is_html
         return list(chain.from_iterable(branches)) or [entity.to_leaf(self.content(entity.content_start, end))]
 
     def between_boundaries(self, boundary: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -177,9 +179,7 @@ class Entity:
         values = self.headers.get(name)
         if not values:
             return ""
-        return self.decode_value(b", ".join(values) if name in RECIPIENT_HEADERS else values[0])
-
-    def decode_value(self, value: bytes) -> str:
+        value = b", ".join(values) if name in RECIPIENT_HEADERS else values[0]
         return " ".join(_decode_8bit(value[:MAX_HEADER_BYTES], self.charset).split())
 
     def decode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
@@ -307,4 +307,4 @@ def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:
 def _decode_8bit(value: bytes, charset: str) -> str:
     """Raw 8-bit text in a header is UTF-8 if it is valid, else in the charset of the content."""
     text = decode_strictly(value, "utf-8")
-    return well_formed(decoded(value, charset) if text is None else text)
+    return decoded(value, charset) if text is None else text

@@ -12,6 +12,7 @@ from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from deduplication.reservations import post_name
 from deduplication.spool import Content
 from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
@@ -181,7 +182,7 @@ def message_item(message: Message) -> Item:
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
         provider=MESSAGE,
-        own_names=(message.name_to_claim,),
+        own_names=(post_name(message.key),),
         fingerprint=str(message.fingerprint),
         text=message.text,
         links=message.links,
