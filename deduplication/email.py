@@ -29,10 +29,9 @@ MAX_RECIPIENTS = 1000
 MAX_ATTACHMENTS = 1000
 SNIFFED_BYTES = 8000  # a file with a NUL among its first bytes is binary
 MOST_HEADERS = 200
-MAX_HEADERS_CHARS = 64 * 1024  # of all headers in the webhook
+MAX_FIELDS_CHARS = 64 * 1024  # of all headers in the webhook, and of all fields without a place of their own
 MAX_REFERENCES = 200
 MAX_REPORTS = 10
-MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
 _ATOM = r'[^\s<>,;:"()\[\]@]'
 _ATOMS = re.compile(rf"{_ATOM}+")
@@ -45,7 +44,6 @@ _PIECE = re.compile(
 _QUOTED_ONLY = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
-_NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
 _BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
 _FORBIDDEN_IN_FILE_NAME = re.compile(
@@ -202,7 +200,7 @@ class Email:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
-            fields["extra"] = dict(_take_fitting(extra.items(), MAX_EXTRA_CHARS))
+            fields["extra"] = dict(fitting(extra.items()))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -367,20 +365,15 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
-    """The headers that fit into the webhook, in their order."""
-    return _take_fitting(pairs, MAX_HEADERS_CHARS)[:MOST_HEADERS]
-
-
-def _take_fitting(pairs: Iterable[tuple[AnyStr, Any]], limit: int) -> list[tuple[AnyStr, Any]]:
-    """The pairs whose lengths add up to at most ``limit``; a pair that is too long does not stop later ones."""
-    fitting = []
+def fitting(pairs: Iterable[tuple[AnyStr, Any]]) -> list[tuple[AnyStr, Any]]:
+    """The headers or other fields that fit into the webhook; one that is too long does not stop later ones."""
+    limit, kept = MAX_FIELDS_CHARS, []
     for name, value in pairs:
         length = len(name) + len(value if isinstance(value, str | bytes) else json.dumps(value))
         if length <= limit:
             limit -= length
-            fitting.append((name, value))
-    return fitting
+            kept.append((name, value))
+    return kept
 
 
 def header_key(name: str) -> str:
@@ -454,20 +447,10 @@ def decode_header(header: str) -> str:
 
 
 def _decode_words(words: re.Match[str]) -> str:
-    """Joins adjacent words of one charset before decoding, because a character may be split between them. Letters that
-    should have been encoded are kept."""
+    """Joins adjacent words of one charset before decoding, because a character may be split between them."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
-        raw = b""
-        for _, encoding, word in run:
-            if encoding in "bB":
-                raw += base64_decoded(word.encode())
-                continue
-            for piece in _NOT_ASCII.split(word):
-                if piece.isascii():
-                    raw += binascii.a2b_qp(piece.encode(), header=True)
-                else:
-                    text += decoded(raw, charset) + piece
-                    raw = b""
-        text += decoded(raw, charset)
+        pairs = ((encoding, word.encode()) for _, encoding, word in run)
+        pieces = (base64_decoded(raw) if kind in "bB" else binascii.a2b_qp(raw, header=True) for kind, raw in pairs)
+        text += decoded(b"".join(pieces), charset)
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sqlite3
 import time
@@ -11,8 +10,6 @@ from pathlib import Path
 
 from deduplication.errors import StoreUnavailable
 from deduplication.values import frozen
-
-log = logging.getLogger(__name__)
 
 PRIVATE = 0o600
 DAY_MS = 24 * 3_600_000
@@ -23,13 +20,8 @@ LOCK_TIMEOUT_S = 5.0
 
 def make_private(path: Path) -> None:
     """Makes a file readable by its owner only, whatever the umask was when it was created."""
-    try:
-        if path.stat().st_mode & 0o777 != PRIVATE:
-            path.chmod(PRIVATE)
-    except PermissionError:
-        log.warning("%s belongs to another user, who decides who may read it", path)
-    except OSError:
-        return
+    with suppress(OSError):  # it may belong to another user, who decides who may read it
+        path.chmod(PRIVATE)
 
 
 def network_disk(folder: Path) -> str:

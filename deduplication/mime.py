@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
+from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting
 from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
 from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks
 from deduplication.values import frozen, kept_property
@@ -56,7 +56,7 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     if _CR_ALONE.match(source.raw):  # all lines end in CR alone, as opposed to a stray CR
         source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     head = read_entity(source.raw, _skip(_BEFORE_HEADERS, source.raw, 0))
-    headers = fitting_headers(head.first_headers)
+    headers = fitting(head.first_headers)
     arguments = {
         "provider": "mime",
         "date": head.text("date"),

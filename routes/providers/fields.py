@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from deduplication.email import File, fitting_headers, header_key
+from deduplication.email import MOST_HEADERS, File, fitting, header_key
 from deduplication.mime import DELIVERED_HEADERS
 from deduplication.spool import Blob, Content, transformed
 from deduplication.text import base64_chunks
@@ -162,7 +162,7 @@ class MailHeaders:
         """The fields of Email.received. Where a header and a field say the same, the header counts."""
         parts = {**_PARTS, **_REPLY} if self._decide else _REPLY
         addresses = ("to", "cc", "reply_to") if self._decide else ("reply_to",)
-        kept = fitting_headers(self._pairs)
+        kept = fitting(self._pairs)[:MOST_HEADERS]
         return {
             "return_path": self["Return-Path"] or None,
             **fields,
