@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from datetime import datetime
 from itertools import groupby, islice
 from typing import Any, AnyStr
@@ -53,8 +53,9 @@ _FORBIDDEN_IN_FILE_NAME = re.compile(
 
 @frozen
 class Attachment:
-    """``name`` has no path. ``content`` (Base64) is set only if the webhook includes contents, and ``data`` only if it
-    links to them. An ``inline`` attachment is shown within the HTML, which refers to it by ``content_id``.
+    """``name`` has no path. ``data`` is the contents, if they were sent and can be decoded; size and digests are
+    computed. Email.received keeps them only if the webhook links to them, and sets ``content`` (Base64) if it includes
+    them. An ``inline`` attachment is shown within the HTML, which refers to it by ``content_id``.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is set for texts if it differs: the digest with
     LF at the end of every line, the last one included, because providers change line ends.
@@ -62,8 +63,8 @@ class Attachment:
 
     name: str
     content_type: str
-    size_bytes: int
-    sha256: str
+    size_bytes: int = 0
+    sha256: str = ""
     content: str | None = None
     text_sha256: str = ""
     content_id: str = ""
@@ -77,22 +78,11 @@ class Attachment:
             content_type=media_type(well_formed(self.content_type)),
             content_id=well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"),
         )
+        if self.data is not None and not self.sha256:
+            self.__dict__.update(_compute_digests(self.data))
 
 
-@frozen
-class File:
-    """A file as a provider describes it. ``content`` is None if it was not sent or cannot be decoded."""
-
-    name: str
-    content_type: str
-    content: Content | None = None
-    size_bytes: int = 0
-    content_id: str = ""
-    inline: bool = False
-
-
-def _compute_digests(content: Content) -> tuple[int, str, str]:
-    """The size, ``sha256`` and ``text_sha256`` of an attachment."""
+def _compute_digests(content: Content) -> dict[str, Any]:
     binary, text, size_bytes, last, pending = hashlib.sha256(), hashlib.sha256(), 0, b"", b""
     is_text = b"\0" not in next(chunks_of(content), b"")[:SNIFFED_BYTES]
     for chunk in chunks_of(content):
@@ -106,7 +96,8 @@ def _compute_digests(content: Content) -> tuple[int, str, str]:
     if last != b"\n":
         text.update(pending + b"\n")
     differs = is_text and size_bytes and text.digest() != binary.digest()
-    return size_bytes, binary.hexdigest(), text.hexdigest() if differs else ""
+    text_sha256 = text.hexdigest() if differs else ""
+    return {"size_bytes": size_bytes, "sha256": binary.hexdigest(), "text_sha256": text_sha256}
 
 
 @frozen
@@ -178,7 +169,7 @@ class Email:
         body_type: str = "",
         recipients: Iterable[Any] = (),
         delivered_headers: Iterable[Any] = (),
-        files: Sequence[File | Attachment] = (),
+        files: Sequence[Attachment] = (),
         inline_bytes: int = 0,
         is_linked: bool = False,
         spam: Mapping[str, Any] | None = None,
@@ -197,8 +188,8 @@ class Email:
                 name: str(value) for name, value in spam.items() if isinstance(value, str | int | float) and value != ""
             }
         if files:
-            fields["attachments"] = _attachments(files, inline_bytes, is_linked)
-            fields["reports"] = _reports(files)
+            fields["attachments"] = tuple(_attachments(files, inline_bytes, is_linked))
+            fields["reports"] = tuple(islice(_reports(files), MAX_REPORTS))
         if extra := fields.get("extra"):
             fields["extra"] = dict(fitting(extra.items()))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
@@ -327,31 +318,24 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
     return {"html": html, "plain": plain}
 
 
-def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
+def _attachments(files: Sequence[Attachment], inline_bytes: int, is_linked: bool) -> Iterator[Attachment]:
     """With contents in the webhook while these fit into ``inline_bytes``, and with ``data`` if they are linked."""
-    attachments, left_bytes = [], inline_bytes
     for file in files:
-        if isinstance(file, Attachment):
-            attachments.append(file)
-            continue
-        data, content = file.content, None
-        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if data is None else _compute_digests(data)
-        if data is not None and size_bytes <= left_bytes > 0:
-            content = base64.b64encode(read_all(data)).decode()
-            left_bytes -= size_bytes
-        display = (file.content_id, file.inline, data if is_linked else None)
-        attachments.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *display))
-    return tuple(attachments)
+        if file.data is not None and (inline_bytes or not is_linked):
+            content = None
+            if file.size_bytes <= inline_bytes > 0:
+                content = base64.b64encode(read_all(file.data)).decode()
+                inline_bytes -= file.size_bytes
+            yield replace(file, content=content, data=file.data if is_linked else None)
+        else:
+            yield file
 
 
-def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
+def _reports(files: Sequence[Attachment]) -> Iterator[tuple[str, bytes]]:
     """The parts that show whether the email is a bounce, a read receipt or an invitation."""
-    reports = (
-        (kind, next(chunks_of(file.content))[:MAX_PART_BYTES])
-        for file in files
-        if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
-    )
-    return tuple(islice(reports, MAX_REPORTS))
+    for file in files:
+        if file.data and file.content_type in REPORT_TYPES:
+            yield file.content_type, next(chunks_of(file.data))[:MAX_PART_BYTES]
 
 
 def _list_fields(list_id: str, unsubscribe: str) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting
+from deduplication.email import MOST_HEADERS, Attachment, Email, address_of, decode_header, fitting
 from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
-from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks
+from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
 from deduplication.values import frozen, kept_property
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -97,7 +97,7 @@ class Source:
         for start, part_end in self.between_boundaries(entity.boundary, entity.content_start, end):
             self._parts_left -= 1
             if self._parts_left < 0 or depth == MAX_DEPTH:
-                branches.append([_Leaf(File("", "application/octet-stream", self.content(start, end)))])
+                branches.append([_Leaf(Attachment("", "application/octet-stream", data=self.content(start, end)))])
                 break
             branches.append(self.leaves(read_entity(self.raw, start), part_end, depth + 1))
         if entity.content_type == "multipart/alternative":
@@ -150,7 +150,7 @@ class _Leaf:
     ``has_alternative``: the HTML of the email says the same.
     """
 
-    file: File | None = None
+    file: Attachment | None = None
     text: str | None = None
     is_html: bool = False
     has_alternative: bool = False
@@ -214,10 +214,10 @@ class Entity:
         value = text.encode("latin-1", "replace")
         return decode_header(decoded(value, charset) if charset else _decode_8bit(value, self.charset))
 
-    def to_file(self, content: Content | None) -> File:
+    def to_file(self, content: Content | None) -> Attachment:
         content_id, disposition = self.text("content-id"), self.disposition_type
         is_inline = disposition == "inline" or (not disposition and bool(content_id))
-        return File(self.file_name, self.content_type, content, content_id=content_id, inline=is_inline)
+        return Attachment(self.file_name, self.content_type, content_id=content_id, inline=is_inline, data=content)
 
     def to_leaf(self, encoded: Content) -> _Leaf:
         decode = _DECODERS.get(_match_word(_KEYWORD, self.first("content-transfer-encoding")), iter)
@@ -226,8 +226,8 @@ class Entity:
             return _Leaf(self.to_file(encoded if decode is iter else transformed(encoded, decode)))
         data = b"".join(decode(chunks_of(encoded)))
         text = decoded(data, self.charset) if data and not data.isspace() else None
-        file = self.to_file(data)
-        return _Leaf(file if file.name else None, text, text is not None and self.content_type == "text/html")
+        file = self.to_file(data) if self.file_name else None
+        return _Leaf(file, text, text is not None and self.content_type == "text/html")
 
 
 _DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
@@ -307,4 +307,4 @@ def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:
 def _decode_8bit(value: bytes, charset: str) -> str:
     """Raw 8-bit text in a header is UTF-8 if it is valid, else in the charset of the content."""
     text = decode_strictly(value, "utf-8")
-    return decoded(value, charset) if text is None else text
+    return well_formed(decoded(value, charset) if text is None else text)

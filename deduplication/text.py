@@ -22,6 +22,7 @@ import webencodings
 _MORE_THAN_THIRTY_MARKS = re2.compile(r"\pM{31}")
 _ASCII_ONLY = re.compile(r"\\[bBwW]")
 _C1 = re.compile(r"[\x80-\x9f]")
+_CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
 QUOTED = r'"(?:[^"\\]|\\.)*+"'
 # Comments may be nested. What is never closed is consumed too, so that each character is read a fixed number of times.
 _QUOTED_OR_COMMENT = re.compile(
@@ -30,9 +31,11 @@ _QUOTED_OR_COMMENT = re.compile(
     re.DOTALL,
 )
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
+_NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # codecs of Python
+_PYTHON_CODECS = {"ascii", "utf-16", "hz", "iso2022_kr"}  # Python decodes more texts in these than browsers do
 _NO_CODECS = {"replacement", "x-user-defined"}
 # The declared charset is often a subset of the charset that was used.
-_WIDER = {"us-ascii": "utf-8", "ascii": "utf-8", "utf-16": "utf-16", "gbk": "gb18030", "iso-2022-jp": "iso2022_jp_ext"}
+_READ_AS = {"ascii": "utf-8", "gbk": "gb18030", "iso2022_jp": "iso2022_jp_ext"}
 WINDOWS_1252 = "".join(bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in range(256))
 
 
@@ -102,7 +105,8 @@ def quoted_printable_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def decoded(content: bytes, charset: str) -> str:
-    """Decodes with the declared charset if possible, else with the most likely one."""
+    """Decodes with the declared charset if possible, else with the most likely one. UTF-7 may yield unpaired
+    surrogates."""
     declared = _find_codec(charset)
     text = decode_strictly(content, declared)
     if text is None and not content.isascii():
@@ -120,11 +124,17 @@ def decode_strictly(content: bytes, codec: str) -> str | None:
 def _find_codec(charset: str) -> str:
     """The codec that browsers use for a charset (Windows-1252 for ISO-8859-1); UTF-8 if it is unknown or missing."""
     name = charset.strip(" '\"").lower()
-    label = webencodings.lookup(name)
-    if label is None or label.name in _NO_CODECS:
+    if not _CHARSET.fullmatch(name):
         return "utf-8"
-    codec: str = label.codec_info.name
-    return _WIDER.get(name) or _WIDER.get(label.name, codec)
+    try:
+        codec = codecs.lookup(name).name
+        b"\0\0\0\0".decode(codec, "replace")  # raises for rot13 and other codecs that are no charsets
+    except (LookupError, ValueError):
+        codec = "undefined"
+    label = webencodings.lookup(name)
+    if label is not None and label.name not in _NO_CODECS and codec not in _PYTHON_CODECS:
+        codec = label.codec_info.name
+    return "utf-8" if codec in _NOT_CHARSETS else _READ_AS.get(codec, codec)
 
 
 def _decode_loosely(content: bytes, codec: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from werkzeug.http import parse_options_header
 
-from deduplication import email
+from deduplication.email import Attachment
 from deduplication.mime import ABSENT, Source, read_entity
 from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
 from deduplication.values import frozen
@@ -25,16 +25,11 @@ MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is s
 
 
 @frozen
-class Upload(email.File):
-    field: str = ""
-
-
-@frozen
 class Form:
     """``decode`` decodes a value as it was sent, when it is needed: of an unproven form, only the proof is decoded."""
 
     fields: Mapping[str, list[Content]]
-    uploads: tuple[Upload, ...] = ()
+    uploads: Sequence[tuple[str, Attachment]] = ()  # with the names of their fields
     decode: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
 
     def __contains__(self, field: str) -> bool:
@@ -123,7 +118,7 @@ def _multipart(body: Content, boundary: bytes) -> Form:
     source = Source(body)
     source.raw = b"\n" + source.raw  # the first line may be a boundary
     fields: dict[str, list[Content]] = {}
-    uploads: list[Upload] = []
+    uploads: list[tuple[str, Attachment]] = []
     headers_bytes = 0
     for count, (start, end) in enumerate(source.between_boundaries(boundary, 1, len(source.raw))):
         part = read_entity(source.raw, start)
@@ -135,9 +130,9 @@ def _multipart(body: Content, boundary: bytes) -> Form:
         name = part.decode_parameter(part.disposition.get("name", ABSENT))
         content = source.content(part.content_start, end)
         if "filename" in part.disposition:
-            uploads.append(Upload(**vars(part.to_file(content)), field=name))
+            uploads.append((name, part.to_file(content)))
         else:
             fields.setdefault(name, []).append(content)
     if not boundary or b"\n--" + boundary + b"--" not in source.raw:
         raise InvalidPayload("the body is not valid multipart/form-data")
-    return Form(fields, tuple(uploads))
+    return Form(fields, uploads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from deduplication.email import File
+from deduplication.email import Attachment
 from deduplication.mime import read_entity
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders
@@ -61,7 +61,7 @@ class Mailjet(BasicAuthProvider):
         }
 
 
-def _file(part: Document, document: Document) -> File:
+def _file(part: Document, document: Document) -> Attachment:
     """Attachment1, InlineAttachment1 and so on have the contents; Parts describes them."""
     headers = MailHeaders(part.get("Headers")).named(("Content-Type", "Content-Disposition", "Content-ID"))
     lines = (f"{name}: {' '.join(value.split())}\n" for name, value in headers.items())

@@ -89,6 +89,7 @@ def test_quotes_belong_to_an_address_only_right_before_its_at_sign(sender: str, 
         ("=?utf-8?Q?a?==?utf-8?Q?b?=", "ab"),
         ("2 =? 3", "2 =? 3"),
         ("half a pair \ud83c", "half a pair \ufffd"),
+        ("=?utf-7?Q?+2AA-?=", "\ufffd"),
     ],
 )
 def test_a_subject_is_decoded_unfolded_and_composed(subject: str, clean: str) -> None:

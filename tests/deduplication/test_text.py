@@ -34,6 +34,8 @@ def test_what_is_between_80_and_9f_in_latin_1_is_what_windows_writes_there(chars
         ("x-cp1251", "cp1251", "Привет"),
         ("ks_c_5601-1989", "cp949", "회의"),
         ("x-x-big5", "big5", "會議"),
+        ("hz-gb-2312", "hz", "会议"),
+        ("iso-2022-kr", "iso2022_kr", "회의"),
         # Declared wrongly, or not a charset.
         ("us-ascii", "utf-8", "À bientôt"),
         ("shift_jis", "utf-8", "会議の件を話しましょう"),
@@ -55,6 +57,7 @@ def test_a_text_is_decoded_by_its_charset_or_a_better_guess(charset: str, encodi
     [
         ("utf-8", "Déjà vu, élève".encode()[:-1] + b"\xc3", "Déjà vu, élèv\ufffd"),
         ("iso-2022-jp", "会議の件".encode("iso2022_jp").replace(b"\x1b(B", b"\x1b"), "会議の件"),
+        ("utf-16-le", "Привет".encode("utf-16-le") + b"\x00", "Привет\ufffd"),
     ],
 )
 def test_a_damaged_text_keeps_its_charset(charset: str, content: bytes, text: str) -> None:
