@@ -41,8 +41,6 @@ def parse_date(date: str) -> datetime | None:
     A time without a zone is taken as UTC, not as the server's local time; its tzinfo is ASSUMED_UTC.
     """
     text = " ".join(date[:MAX_DATE_CHARS].split())
-    if not text:
-        return None
     for parse in (_parse_numeric, _parse_words):
         with suppress(ValueError, OverflowError, TypeError, IndexError):
             if moment := parse(text):

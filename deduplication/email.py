@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
-from deduplication.text import QUOTED, base64_decoded, decoded, nfc, replace_c1, well_formed, without_comments
+from deduplication.text import QUOTED, base64_chunks, decoded, nfc, replace_c1, well_formed, without_comments
 from deduplication.values import frozen, kept_property
 
 # Longer values are cut before they are processed. The text of an email is not cut: its fingerprint covers all of it.
@@ -257,13 +257,11 @@ class Email:
     @property
     def envelope(self) -> dict[str, Any]:
         """The fields of the webhook that come from headers: None if absent, except for fields of version 1."""
-        moment, extra = self.date_utc, self.extra
-        if self.headers:  # version 1 had these headers among the extra fields
-            values = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}
-            extra = {**{name: value for name, value in values.items() if value}, **extra}
+        moment = self.date_utc
+        also_extra = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}  # as in version 1
         return {
             "message_id": without_brackets(self.message_id),
-            "extra": dict(extra),
+            "extra": {**{name: value for name, value in also_extra.items() if value}, **self.extra},
             "provider_id": self.event_id.removeprefix(f"{self.provider}:") or None,
             "provider_thread": self.provider_thread or None,
             "to": list(self.to) or None,
@@ -277,7 +275,7 @@ class Email:
             "html": self.html or None,
             "text": self.plain or None,
             "reply_text": self.reply_text or None,
-            "list": _list_fields(self.header("List-Id"), self.header("List-Unsubscribe")) if self.headers else None,
+            "list": _list_fields(self.header("List-Id"), self.header("List-Unsubscribe")),
             "automated": dict(vars(self.automated)) if self.automated else None,
             "authentication": dict(vars(self.authentication)),
             "headers": [{"name": name, "value": value} for name, value in self.headers] or None,
@@ -290,7 +288,7 @@ class Email:
         """None if unknown, because the provider sends no headers."""
         if not (self.headers or self.reports or self.return_path == ""):
             return None
-        return classify(self._headers_by_key, self.return_path, self.reports)
+        return classify(self.header, self.return_path, self.reports)
 
     @kept_property
     def authentication(self) -> Authentication:
@@ -434,7 +432,9 @@ def _decode_words(words: re.Match[str]) -> str:
     """Joins adjacent words of one charset before decoding, because a character may be split between them."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
-        pairs = ((encoding, word.encode()) for _, encoding, word in run)
-        pieces = (base64_decoded(raw) if kind in "bB" else binascii.a2b_qp(raw, header=True) for kind, raw in pairs)
-        text += decoded(b"".join(pieces), charset)
+        raw = b""
+        for _, encoding, word in run:
+            letters = word.encode()
+            raw += b"".join(base64_chunks([letters])) if encoding in "bB" else binascii.a2b_qp(letters, header=True)
+        text += decoded(raw, charset)
     return text

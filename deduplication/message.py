@@ -40,11 +40,6 @@ class Message:
         """The id in log lines and records, because the key may be a title or contain anything."""
         return f"msg_{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
 
-    @property
-    def is_known_by_title(self) -> bool:
-        """Whether the key is the title and the time, because the message has neither a name, an id nor a URL."""
-        return self.key == compute_post_key({"title": self.title, "created_utc": self.created_utc})
-
     @kept_property
     def fingerprint(self) -> Fingerprint:
         """The digests of text and media. An empty part is unknown, because many APIs for posts return only one part.

@@ -77,12 +77,8 @@ def without_comments(header: str, open_quote: str) -> str:
     return _QUOTED_OR_COMMENT.sub(kept, header)
 
 
-def base64_decoded(content: bytes) -> bytes:
-    """Decodes Base64 up to the padding. Ignores characters outside the alphabet and an incomplete byte at the end."""
-    return b"".join(base64_chunks((content,)))
-
-
 def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decodes Base64 up to the padding. Ignores characters outside the alphabet and an incomplete byte at the end."""
     pending = b""
     for chunk in chunks:
         letters, padding, _ = (pending + chunk.translate(None, _NOT_BASE64)).partition(b"=")

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.authentication import METHODS, Result
 from deduplication.spool import Content
-from deduplication.text import base64_decoded
+from deduplication.text import base64_chunks
 from orchestrator.config.settings import MB, SettingsError
 from orchestrator.config.words import reason
 from orchestrator.delivery.fetching import FetchFailed
@@ -141,7 +141,7 @@ def _message(request: ProviderRequest) -> Document:
 
 def _raw(content: str) -> bytes:
     """As UTF-8 or in Base64, which has no colon, while every header has one."""
-    return content.encode() if ":" in content else base64_decoded(content.encode())
+    return content.encode() if ":" in content else b"".join(base64_chunks([content.encode()]))
 
 
 def is_sns_url(url: str, topic: str, path: str = r"[^\s\\]*") -> bool:
