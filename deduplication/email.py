@@ -258,10 +258,10 @@ class Email:
     def envelope(self) -> dict[str, Any]:
         """The fields of the webhook that come from headers: None if absent, except for fields of version 1."""
         moment = self.date_utc
-        also_extra = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}  # as in version 1
+        as_in_version_1 = ("in_reply_to", "references", "list_id") if self.headers else ()
         return {
             "message_id": without_brackets(self.message_id),
-            "extra": {**{name: value for name, value in also_extra.items() if value}, **self.extra},
+            "extra": {**{name: value for name in as_in_version_1 if (value := self.header(name))}, **self.extra},
             "provider_id": self.event_id.removeprefix(f"{self.provider}:") or None,
             "provider_thread": self.provider_thread or None,
             "to": list(self.to) or None,
@@ -275,7 +275,7 @@ class Email:
             "html": self.html or None,
             "text": self.plain or None,
             "reply_text": self.reply_text or None,
-            "list": _list_fields(self.header("List-Id"), self.header("List-Unsubscribe")),
+            "list": _list_fields(self.header("List-Id"), self.header("List-Unsubscribe")) if self.headers else None,
             "automated": dict(vars(self.automated)) if self.automated else None,
             "authentication": dict(vars(self.authentication)),
             "headers": [{"name": name, "value": value} for name, value in self.headers] or None,
