@@ -51,10 +51,11 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidPayload(f"Content-Type must be application/json, got {media_type[:200]!r}", http_status=415)
-    outline = Outline(content, lambda body: _find_values(body, files))
-    body, decoder = outline.text, _DECODER
     if isinstance(content, Blob):
-        decoder = json.JSONDecoder(object_hook=lambda found: _restored(found, outline), **_HOOKS)
+        outline = Outline(content, lambda body: _find_values(body, files))
+        body, decoder = outline.text, json.JSONDecoder(object_hook=lambda found: _restored(found, outline), **_HOOKS)
+    else:
+        body, decoder = content, _DECODER
     encoding = json.detect_encoding(body)
     try:
         text = well_formed(body.decode(encoding, "surrogatepass"))
