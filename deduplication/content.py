@@ -32,8 +32,6 @@ def normalize_text(text: str) -> str:
     Letters, digits and their marks are kept in every script. Punctuation inside a word is removed: "don't" becomes
     "dont". Empty if the text has no words.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"text must be a str, got {type(text).__name__}")
     lowered = nfc(text[:MAX_FIRST_WORDS_CHARS].lower())
     words = filter(None, (_normalize_word(token[0]) for token in _TOKEN.finditer(lowered)))
     return " ".join(islice(words, WORDS))

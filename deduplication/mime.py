@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Attachment, Email, address_of, decode_header, fitting
-from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
+from deduplication.spool import LARGE_BYTES, Blob, Content, Outline, chunks_of, transformed
 from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
 from deduplication.values import frozen, kept_property
 
@@ -130,7 +130,8 @@ class Source:
 def _find_contents(message: Blob) -> Iterator[tuple[int, int]]:
     """Text between an empty line and the next line that begins with "--" contains no headers and no boundaries,
     whatever the boundaries are."""
-    start = 0
+    beginning = message.read(0, LARGE_BYTES)
+    start = len(beginning) - len(beginning.lstrip())  # of the headers: empty lines may come before them
     while headers := message.search(_END_OF_HEADERS, start):
         line = message.search(_MAYBE_BOUNDARY, headers[1] - 1)
         end, start = line or (len(message), len(message))

@@ -153,8 +153,8 @@ def check_regex(regex: str) -> int:
         raise BadRegex(r"must not have \b or \w beside letters other than ASCII; \pL is any letter")
     try:
         groups: int = _compile(regex, ignore_case=True).groups
-    except (re2.error, UnicodeEncodeError) as error:
-        message = error.args[0].decode("utf-8", "replace") if isinstance(error, re2.error) else str(error)
+    except re2.error as error:
+        message = error.args[0].decode("utf-8", "replace")
         raise BadRegex(f"{' '.join(message.split())} (RE2: no lookaround, no backreferences)") from None
     return groups
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from deduplication.email import Email, decode_header
 from deduplication.identity import compute_canonical_id, compute_fingerprint
 from deduplication.mime import MAX_DEPTH, MAX_PARTS, parse_mime
+from deduplication.spool import LARGE_BYTES, Spool, spooled
 
 PDF = b"%PDF-1.7\n\x00\xff not really\r\n"
 
@@ -419,6 +420,11 @@ def test_headers_are_read_whatever_ends_the_lines_and_comes_before(newline: byte
     message = raw("From: a@example.org", "Subject: Weekly", " report", "", "Bonjour", newline=newline)
     read = parse_mime(before.replace(b"\n", newline) + message)
     assert (read.sender, read.subject, read.body) == ("a@example.org", "Weekly report", "Bonjour")
+
+
+def test_empty_lines_before_the_headers_of_a_large_message_are_skipped() -> None:
+    message = spooled([b"\n\n\n", raw("From: a@example.org", "", "Bonjour " * LARGE_BYTES)], Spool())
+    assert parse_mime(message).sender == "a@example.org"
 
 
 @pytest.mark.parametrize("start", ["From : ", "From\t: ", "From  :", ">From x\r\nFrom : "])
