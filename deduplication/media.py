@@ -105,7 +105,7 @@ def _query_and_hash(parts: SplitResult, host: str, path: str, table: Mapping[str
     """The query and the hash that identify the file, each with its sign, or empty. Longer sites take precedence."""
     for site in sorted(table, key=len, reverse=True):
         domain, _, folder = site.partition("/")
-        if not is_under(host, domain) or not f"{path}/".startswith(f"/{folder}/" if folder else ""):
+        if not is_under(host, domain) or not f"{path}/".startswith(f"/{folder}".rstrip("/") + "/"):
             continue
         parameters = {name.lower() for name in table[site]}
         pairs = ((name.lower(), value.strip()) for name, _, value in (p.partition("=") for p in parts.query.split("&")))
