@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from deduplication.text import QUOTED, without_comments
 from deduplication.values import frozen
 
 Verdict = Literal["pass", "fail", "none"]
@@ -23,8 +24,7 @@ _VERDICTS: dict[str, Verdict] = {
     **dict.fromkeys(("none", "neutral", "gray", "bestguesspass"), "none"),
 }
 _RANKS: Sequence[Verdict | None] = ("none", "fail", "pass")
-_PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|\\.|[^"\\();]++|.', re.DOTALL)
-_IN_COMMENT = re.compile(r"\\.|[^\\()]++|.", re.DOTALL)  # quotes have no meaning in comments
+_QUOTED = re.compile(QUOTED, re.DOTALL)
 _HOST = re.compile(r"\s*+(?:\([^()]*+\)\s*+)*+([^\s;()\"]+)")
 _RESULT = re.compile(r"(spf|dkim|dmarc)(?:/\d+)?\s*=\s*([a-z]+)(?![\w-])")
 _DOMAIN = re.compile(r"\b(smtp\.mailfrom|header\.(?:d|i|from))\s*=\s*(?:\S*@)?([^\s@;]+)")
@@ -117,20 +117,7 @@ def _statements(header: str) -> list[str]:
 
     Empty if a comment or quote is not closed.
     """
-    if len(header) > MAX_RESULTS_CHARS:
+    text = _QUOTED.sub("''", without_comments(header[: MAX_RESULTS_CHARS + 1], "("))
+    if len(header) > MAX_RESULTS_CHARS or any(sign in text for sign in "()\\"):
         return []
-    statements, depth, position = [""], 0, 0
-    while position < len(header):
-        piece = (_IN_COMMENT if depth else _PIECE).match(header, position)[0]  # type: ignore[index]  # matches anything
-        position += len(piece)
-        if piece in "()":
-            depth += 1 if piece == "(" else -1
-            if depth < 0:
-                return []
-        elif depth == 0 and piece == '"':
-            return []
-        elif depth == 0 and piece == ";":
-            statements.append("")
-        elif depth == 0:
-            statements[-1] += '""' if piece.startswith('"') else piece
-    return [statement.strip().lower() for statement in statements] if depth == 0 else []
+    return [statement.strip().lower() for statement in text.split(";")]

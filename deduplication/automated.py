@@ -7,7 +7,7 @@ and headers of mail servers and ticket systems.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from deduplication.values import frozen
@@ -65,17 +65,11 @@ class Automated:
     original_message_id: str | None = None
 
 
-def classify(
-    headers: Mapping[str, Sequence[str]], return_path: str | None, parts: Sequence[tuple[str, bytes]]
-) -> Automated:
-    """``headers`` maps names in lower case to their values. ``parts`` are pairs of a type in REPORT_TYPES and contents.
+def classify(header: Callable[[str], str], return_path: str | None, parts: Sequence[tuple[str, bytes]]) -> Automated:
+    """``header`` returns the first header of a name. ``parts`` are pairs of a type in REPORT_TYPES and contents.
 
     ``return_path`` is empty for notifications (RFC 5321), and None if it is unknown.
     """
-
-    def header(name: str) -> str:
-        return headers.get(name.lower(), ("",))[0]
-
     report = _REPORT.match(header("Content-Type"))
     statuses = [content for kind, content in parts if kind == DELIVERY_STATUS]
     if statuses or header("X-Failed-Recipients") or (report and report[1].lower() == "delivery-status"):

@@ -33,19 +33,6 @@ _ZONES = {
     "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "AKDT": -8,
     "HST": -10, "GREENWICH MEAN TIME": 0, "COORDINATED UNIVERSAL TIME": 0, "BRITISH SUMMER TIME": 1,
 }  # fmt: skip
-# The names of Windows and browsers, without "Standard Time" or, one hour later, "Daylight Time" or "Summer Time".
-_LONG_ZONES = {
-    "HAWAIIAN": -10, "HAWAII-ALEUTIAN": -10, "ALASKAN": -9, "ALASKA": -9, "PACIFIC": -8, "MOUNTAIN": -7,
-    "US MOUNTAIN": -7, "CENTRAL": -6, "CANADA CENTRAL": -6, "EASTERN": -5, "US EASTERN": -5, "SA PACIFIC": -5,
-    "ATLANTIC": -4, "NEWFOUNDLAND": -3.5, "E. SOUTH AMERICA": -3, "BRASILIA": -3, "GMT": 0, "GREENWICH": 0,
-    "WESTERN EUROPEAN": 0, "W. EUROPE": 1, "CENTRAL EUROPE": 1, "CENTRAL EUROPEAN": 1, "ROMANCE": 1, "E. EUROPE": 2,
-    "EASTERN EUROPEAN": 2, "FLE": 2, "GTB": 2, "ISRAEL": 2, "SOUTH AFRICA": 2, "ARABIAN": 4, "INDIA": 5.5,
-    "SE ASIA": 7, "INDOCHINA": 7, "CHINA": 8, "SINGAPORE": 8, "TAIPEI": 8, "W. AUSTRALIA": 8,
-    "AUSTRALIAN WESTERN": 8, "TOKYO": 9, "JAPAN": 9, "KOREA": 9, "KOREAN": 9, "CEN. AUSTRALIA": 9.5,
-    "AUSTRALIAN CENTRAL": 9.5, "AUS EASTERN": 10, "E. AUSTRALIA": 10, "AUSTRALIAN EASTERN": 10, "NEW ZEALAND": 12,
-}  # fmt: skip
-for _season, _later in {"STANDARD": 0, "DAYLIGHT": 1, "SUMMER": 1}.items():
-    _ZONES |= {f"{name} {_season} TIME": hours + _later for name, hours in _LONG_ZONES.items()}
 
 
 def parse_date(date: str) -> datetime | None:
@@ -54,8 +41,6 @@ def parse_date(date: str) -> datetime | None:
     A time without a zone is taken as UTC, not as the server's local time; its tzinfo is ASSUMED_UTC.
     """
     text = " ".join(date[:MAX_DATE_CHARS].split())
-    if not text:
-        return None
     for parse in (_parse_numeric, _parse_words):
         with suppress(ValueError, OverflowError, TypeError, IndexError):
             if moment := parse(text):

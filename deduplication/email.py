@@ -8,9 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from datetime import datetime
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from typing import Any, AnyStr
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
-from deduplication.text import base64_decoded, decoded, nfc, replace_c1, well_formed
+from deduplication.text import QUOTED, base64_chunks, decoded, nfc, replace_c1, well_formed, without_comments
 from deduplication.values import frozen, kept_property
 
 # Longer values are cut before they are processed. The text of an email is not cut: its fingerprint covers all of it.
@@ -29,26 +29,21 @@ MAX_RECIPIENTS = 1000
 MAX_ATTACHMENTS = 1000
 SNIFFED_BYTES = 8000  # a file with a NUL among its first bytes is binary
 MOST_HEADERS = 200
-MAX_HEADERS_CHARS = 64 * 1024  # of all headers in the webhook
+MAX_FIELDS_CHARS = 64 * 1024  # of all headers in the webhook, and of all fields without a place of their own
 MAX_REFERENCES = 200
 MAX_REPORTS = 10
-MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
-_QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
 _ATOMS = re.compile(rf"{_ATOM}+")
 # Each piece of a list of addresses is read once. Quoted text is part of an address only directly before its @.
 _PIECE = re.compile(
-    rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
-    rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
+    rf"<\s*(?P<bracketed>(?:{QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
+    rf"|(?P<bare>(?:{QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
     re.DOTALL,
 )
 _QUOTED_ONLY = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
-_QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
-_IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
-_NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
 _BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
 _FORBIDDEN_IN_FILE_NAME = re.compile(
@@ -58,8 +53,9 @@ _FORBIDDEN_IN_FILE_NAME = re.compile(
 
 @frozen
 class Attachment:
-    """``name`` has no path. ``content`` (Base64) is set only if the webhook includes contents, and ``data`` only if it
-    links to them. An ``inline`` attachment is shown within the HTML, which refers to it by ``content_id``.
+    """``name`` has no path. ``data`` is the contents, if they were sent and can be decoded; size and digests are
+    computed. Email.received keeps them only if the webhook links to them, and sets ``content`` (Base64) if it includes
+    them. An ``inline`` attachment is shown within the HTML, which refers to it by ``content_id``.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is set for texts if it differs: the digest with
     LF at the end of every line, the last one included, because providers change line ends.
@@ -67,8 +63,8 @@ class Attachment:
 
     name: str
     content_type: str
-    size_bytes: int
-    sha256: str
+    size_bytes: int = 0
+    sha256: str = ""
     content: str | None = None
     text_sha256: str = ""
     content_id: str = ""
@@ -82,39 +78,26 @@ class Attachment:
             content_type=media_type(well_formed(self.content_type)),
             content_id=well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"),
         )
+        if self.data is not None and not self.sha256:
+            self.__dict__.update(_compute_digests(self.data))
 
 
-@frozen
-class File:
-    """A file as a provider describes it. ``content`` is None if it was not sent or cannot be decoded."""
-
-    name: str
-    content_type: str
-    content: Content | None = None
-    size_bytes: int = 0
-    content_id: str = ""
-    inline: bool = False
-
-
-def _compute_digests(content: Content) -> tuple[int, str, str]:
-    """The size, ``sha256`` and ``text_sha256`` of an attachment."""
-    binary, text, size_bytes, is_text, pending, last = hashlib.sha256(), None, 0, True, b"", b""
+def _compute_digests(content: Content) -> dict[str, Any]:
+    binary, text, size_bytes, last, pending = hashlib.sha256(), hashlib.sha256(), 0, b"", b""
+    is_text = b"\0" not in next(chunks_of(content), b"")[:SNIFFED_BYTES]
     for chunk in chunks_of(content):
-        is_text = is_text and b"\0" not in chunk[: max(0, SNIFFED_BYTES - size_bytes)]
-        if is_text and text is None and b"\r" in chunk:
-            text = binary.copy()  # all lines so far end in LF
         binary.update(chunk)
         size_bytes += len(chunk)
-        if text is not None:
+        if is_text:
             lines = (pending + chunk).replace(b"\r\n", b"\n")
             pending = b"\r" if lines.endswith(b"\r") else b""  # the next chunk may begin with LF
             text.update(lines.removesuffix(b"\r"))
-        last = chunk[-1:]
-    text = text or binary.copy()
+            last = chunk[-1:]
     if last != b"\n":
         text.update(pending + b"\n")
     differs = is_text and size_bytes and text.digest() != binary.digest()
-    return size_bytes, binary.hexdigest(), text.hexdigest() if differs else ""
+    text_sha256 = text.hexdigest() if differs else ""
+    return {"size_bytes": size_bytes, "sha256": binary.hexdigest(), "text_sha256": text_sha256}
 
 
 @frozen
@@ -186,7 +169,7 @@ class Email:
         body_type: str = "",
         recipients: Iterable[Any] = (),
         delivered_headers: Iterable[Any] = (),
-        files: Sequence[File | Attachment] = (),
+        files: Sequence[Attachment] = (),
         inline_bytes: int = 0,
         is_linked: bool = False,
         spam: Mapping[str, Any] | None = None,
@@ -205,10 +188,10 @@ class Email:
                 name: str(value) for name, value in spam.items() if isinstance(value, str | int | float) and value != ""
             }
         if files:
-            fields["attachments"] = _attachments(files, inline_bytes, is_linked)
-            fields["reports"] = _reports(files)
+            fields["attachments"] = tuple(_attachments(files, inline_bytes, is_linked))
+            fields["reports"] = tuple(islice(_reports(files), MAX_REPORTS))
         if extra := fields.get("extra"):
-            fields["extra"] = dict(_take_fitting(extra.items(), MAX_EXTRA_CHARS))
+            fields["extra"] = dict(fitting(extra.items()))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -274,13 +257,11 @@ class Email:
     @property
     def envelope(self) -> dict[str, Any]:
         """The fields of the webhook that come from headers: None if absent, except for fields of version 1."""
-        moment, extra = self.date_utc, self.extra
-        if self.headers:  # version 1 had these headers among the extra fields
-            values = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}
-            extra = {**{name: value for name, value in values.items() if value}, **extra}
+        moment = self.date_utc
+        as_in_version_1 = ("in_reply_to", "references", "list_id") if self.headers else ()
         return {
             "message_id": without_brackets(self.message_id),
-            "extra": dict(extra),
+            "extra": {**{name: value for name in as_in_version_1 if (value := self.header(name))}, **self.extra},
             "provider_id": self.event_id.removeprefix(f"{self.provider}:") or None,
             "provider_thread": self.provider_thread or None,
             "to": list(self.to) or None,
@@ -307,7 +288,7 @@ class Email:
         """None if unknown, because the provider sends no headers."""
         if not (self.headers or self.reports or self.return_path == ""):
             return None
-        return classify(self._headers_by_key, self.return_path, self.reports)
+        return classify(self.header, self.return_path, self.reports)
 
     @kept_property
     def authentication(self) -> Authentication:
@@ -335,31 +316,24 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
     return {"html": html, "plain": plain}
 
 
-def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
+def _attachments(files: Sequence[Attachment], inline_bytes: int, is_linked: bool) -> Iterator[Attachment]:
     """With contents in the webhook while these fit into ``inline_bytes``, and with ``data`` if they are linked."""
-    attachments, left_bytes = [], inline_bytes
     for file in files:
-        if isinstance(file, Attachment):
-            attachments.append(file)
-            continue
-        data, content = file.content, None
-        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if data is None else _compute_digests(data)
-        if data is not None and size_bytes <= left_bytes > 0:
-            content = base64.b64encode(read_all(data)).decode()
-            left_bytes -= size_bytes
-        display = (file.content_id, file.inline, data if is_linked else None)
-        attachments.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *display))
-    return tuple(attachments)
+        if file.data is not None and (inline_bytes or not is_linked):
+            content = None
+            if file.size_bytes <= inline_bytes > 0:
+                content = base64.b64encode(read_all(file.data)).decode()
+                inline_bytes -= file.size_bytes
+            yield replace(file, content=content, data=file.data if is_linked else None)
+        else:
+            yield file
 
 
-def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
+def _reports(files: Sequence[Attachment]) -> Iterator[tuple[str, bytes]]:
     """The parts that show whether the email is a bounce, a read receipt or an invitation."""
-    reports = (
-        (kind, next(chunks_of(file.content))[:MAX_PART_BYTES])
-        for file in files
-        if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
-    )
-    return tuple(islice(reports, MAX_REPORTS))
+    for file in files:
+        if file.data and file.content_type in REPORT_TYPES:
+            yield file.content_type, next(chunks_of(file.data))[:MAX_PART_BYTES]
 
 
 def _list_fields(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
@@ -373,22 +347,15 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
-    """The headers that fit into the webhook, in their order."""
-    if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
-        return pairs
-    return _take_fitting(pairs, MAX_HEADERS_CHARS)[:MOST_HEADERS]
-
-
-def _take_fitting(pairs: Iterable[tuple[AnyStr, Any]], limit: int) -> list[tuple[AnyStr, Any]]:
-    """The pairs whose lengths add up to at most ``limit``; a pair that is too long does not stop later ones."""
-    fitting = []
+def fitting(pairs: Iterable[tuple[AnyStr, Any]]) -> list[tuple[AnyStr, Any]]:
+    """The headers or other fields that fit into the webhook; one that is too long does not stop later ones."""
+    limit, kept = MAX_FIELDS_CHARS, []
     for name, value in pairs:
         length = len(name) + len(value if isinstance(value, str | bytes) else json.dumps(value))
         if length <= limit:
             limit -= length
-            fitting.append((name, value))
-    return fitting
+            kept.append((name, value))
+    return kept
 
 
 def header_key(name: str) -> str:
@@ -431,7 +398,7 @@ def _addresses(text: str) -> Iterator[str]:
     text = text[:MAX_HEADER_CHARS]
     if '"' in text or "(" in text:
         quoted = _QUOTED_ONLY.fullmatch(text)
-        text = quoted[1] if quoted else _without_comments(text)
+        text = quoted[1] if quoted else without_comments(text, " ")
     bracketed = bare = ""
     for piece in _PIECE.finditer(text):
         if piece["bracketed"]:
@@ -453,22 +420,6 @@ def _normalize_address(address: str) -> str:
     return f"{plain}@{domain}" if plain and domain else ""
 
 
-def _without_comments(text: str) -> str:
-    """Comments may be nested. Text after a quote or comment that is never closed is ordinary text, and is read once."""
-    pieces, depth, start, position = [], 0, 0, 0
-    while mark := (_IN_COMMENT if depth else _QUOTED_OR_COMMENT).search(text, position):
-        position = mark.end()
-        if depth == 0 and not mark["closed"]:  # a comment, or a quote that is never closed
-            pieces.append(text[start : mark.start()])
-            start, depth = mark.start(), 1
-        elif mark[0] == "(":
-            depth += 1
-        elif mark[0] == ")":
-            depth -= 1
-            start = start if depth else position
-    return " ".join([*pieces, text[start:].replace('"', " ") if depth else text[start:]])
-
-
 def decode_header(header: str) -> str:
     """A header on one line, with its encoded words decoded, in NFC and with white space collapsed."""
     text = well_formed(header[:MAX_HEADER_CHARS])
@@ -478,20 +429,12 @@ def decode_header(header: str) -> str:
 
 
 def _decode_words(words: re.Match[str]) -> str:
-    """Joins adjacent words of one charset before decoding, because a character may be split between them. Letters that
-    should have been encoded are kept."""
+    """Joins adjacent words of one charset before decoding, because a character may be split between them."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
         raw = b""
         for _, encoding, word in run:
-            if encoding in "bB":
-                raw += base64_decoded(word.encode())
-                continue
-            for piece in _NOT_ASCII.split(word):
-                if piece.isascii():
-                    raw += binascii.a2b_qp(piece.encode(), header=True)
-                else:
-                    text += decoded(raw, charset) + piece
-                    raw = b""
+            letters = word.encode()
+            raw += b"".join(base64_chunks([letters])) if encoding in "bB" else binascii.a2b_qp(letters, header=True)
         text += decoded(raw, charset)
     return text

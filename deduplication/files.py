@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sqlite3
 import time
@@ -12,25 +11,17 @@ from pathlib import Path
 from deduplication.errors import StoreUnavailable
 from deduplication.values import frozen
 
-log = logging.getLogger(__name__)
-
 PRIVATE = 0o600
 DAY_MS = 24 * 3_600_000
 MOUNTS = Path("/proc/self/mounts")
 NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "lustre", "gpfs", "glusterfs", "9p", "sshfs", "s3fs", "davfs", "ncpfs")
-MEASURE_EVERY_S = 1.0
 LOCK_TIMEOUT_S = 5.0
 
 
 def make_private(path: Path) -> None:
     """Makes a file readable by its owner only, whatever the umask was when it was created."""
-    try:
-        if path.stat().st_mode & 0o777 != PRIVATE:
-            path.chmod(PRIVATE)
-    except PermissionError:
-        log.warning("%s belongs to another user, who decides who may read it", path)
-    except OSError:
-        return
+    with suppress(OSError):  # it may belong to another user, who decides who may read it
+        path.chmod(PRIVATE)
 
 
 def network_disk(folder: Path) -> str:
@@ -65,23 +56,17 @@ def run_when_unlocked(connection: sqlite3.Connection, statement: str, pause_s: f
 
 
 class FreeSpace:
-    """Whether a minimum of bytes is free in a folder, measured at most once a second."""
+    """Whether a minimum of bytes is free in a folder."""
 
     def __init__(self, folder: Path, min_bytes: int) -> None:
         self._folder = folder
         self._min_bytes = min_bytes
-        self._measured_at = float("-inf")
-        self._is_enough = True
 
     def check(self) -> None:
         """Raises StoreUnavailable if less is free: the outcome of a POST must fit on the disk."""
-        now = time.monotonic()
-        if self._min_bytes and now - self._measured_at > MEASURE_EVERY_S:
-            with suppress(OSError):
-                self._is_enough = shutil.disk_usage(self._folder).free >= self._min_bytes
-            self._measured_at = now
-        if not self._is_enough:
-            raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
+        with suppress(OSError):
+            if self._min_bytes and shutil.disk_usage(self._folder).free < self._min_bytes:
+                raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
 
 
 @frozen

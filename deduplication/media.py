@@ -75,13 +75,13 @@ def ascii_host(host: str) -> str:
 
 def is_under(host: str, *domains: str) -> bool:
     """Whether an ASCII host is one of the domains or a subdomain; ``*.example.org`` means ``example.org``."""
-    return f".{host}".endswith(_host_endings(domains))
+    return f".{host}".endswith(tuple(map(_host_ending, domains)))
 
 
 @lru_cache(maxsize=1000)
-def _host_endings(domains: tuple[str, ...]) -> tuple[str, ...]:
+def _host_ending(domain: str) -> str:
     """Cached, because every link is compared with the same few domains of the lists and the settings."""
-    return tuple(f".{ascii_host(domain.removeprefix('*.'))}" for domain in domains)
+    return f".{ascii_host(domain.removeprefix('*.'))}"
 
 
 def split_url(url: str) -> SplitResult:
@@ -103,13 +103,10 @@ def _split(url: str) -> SplitResult | None:
 
 def _query_and_hash(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """The query and the hash that identify the file, each with its sign, or empty. Longer sites take precedence."""
-    host, path = f".{host}", f"{path}/"
-    sites = [
-        site
-        for site, (ending, folder) in zip(table, map(_host_ending_and_folder, table), strict=True)
-        if host.endswith(ending) and path.startswith(folder)
-    ]
-    for site in sorted(sites, key=len, reverse=True):
+    for site in sorted(table, key=len, reverse=True):
+        domain, _, folder = site.partition("/")
+        if not is_under(host, domain) or not f"{path}/".startswith(f"/{folder}".rstrip("/") + "/"):
+            continue
         parameters = {name.lower() for name in table[site]}
         pairs = ((name.lower(), value.strip()) for name, _, value in (p.partition("=") for p in parts.query.split("&")))
         query = "&".join(sorted({f"{name}={value}" for name, value in pairs if name in parameters and value}))
@@ -117,13 +114,6 @@ def _query_and_hash(parts: SplitResult, host: str, path: str, table: Mapping[str
         if query or fragment:
             return f"?{query}" if query else "", f"#{fragment}" if fragment else ""
     return "", ""
-
-
-@lru_cache(maxsize=1000)
-def _host_ending_and_folder(site: str) -> tuple[str, str]:
-    """The ending of the host and the start of the path of links to a site in the table. Cached like _host_endings."""
-    domain, _, folder = site.partition("/")
-    return _host_endings((domain,))[0], f"/{folder.strip('/')}/" if folder else ""
 
 
 # Links that deliver no file. In doubt, a link does not count: if it should have, a repeated file is delivered, but a

@@ -8,8 +8,8 @@ from datetime import datetime
 from deduplication.body import MAX_LINKS, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.media import canonical_url
-from deduplication.names import Fingerprint, Name, digest, digest_of_all
-from deduplication.reservations import compute_post_key, post_name
+from deduplication.names import Fingerprint, digest, digest_of_all
+from deduplication.reservations import compute_post_key
 from deduplication.values import frozen, kept_property
 
 
@@ -39,15 +39,6 @@ class Message:
     def item_id(self) -> str:
         """The id in log lines and records, because the key may be a title or contain anything."""
         return f"msg_{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
-
-    @property
-    def is_known_by_title(self) -> bool:
-        """Whether the key is the title and the time, because the message has neither a name, an id nor a URL."""
-        return self.key == compute_post_key({"title": self.title, "created_utc": self.created_utc})
-
-    @property
-    def name_to_claim(self) -> Name:
-        return post_name(self.key)
 
     @kept_property
     def fingerprint(self) -> Fingerprint:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import email.message
 import html
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
-from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
+from deduplication.email import MOST_HEADERS, Attachment, Email, address_of, decode_header, fitting
+from deduplication.spool import LARGE_BYTES, Blob, Content, Outline, chunks_of, transformed
 from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
-from deduplication.values import frozen
+from deduplication.values import frozen, kept_property
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -29,20 +29,15 @@ MAX_DEPTH = 50
 DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
 RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
-OTHER_HEADERS = (
-    "Subject", "From", "Date", "Message-Id", "In-Reply-To", "References", "List-Id",
-    "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
-)  # fmt: skip
-_KNOWN_HEADERS = [name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *OTHER_HEADERS)]
-_READ_HEADERS = {*_KNOWN_HEADERS, b"reply-to", b"return-path", b"content-id"}
+_READ_HEADERS = {
+    *(name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS)),
+    b"subject", b"from", b"date", b"message-id", b"in-reply-to", b"references", b"reply-to", b"return-path",
+    b"content-type", b"content-disposition", b"content-transfer-encoding", b"content-id",
+}  # fmt: skip
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
 _BEFORE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
-_EMPTY_LINE = re.compile(rb"\n\r*\n")
-_STRAY_LINES = re.compile(
-    rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_KNOWN_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
-)
 _BLANK_LINE = re.compile(rb"\r*\n")
 _END_OF_HEADERS, _MAYBE_BOUNDARY = re.compile(rb"\n\r?\n"), re.compile(rb"\n--")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
@@ -57,18 +52,15 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     ``cc``, ``reply_to`` and ``spam`` are added to those of the headers, and all others replace the email's own. Time
     and memory are linear in the length. Contents of large parts are read from the disk when they are needed.
     """
-    source = _set_large_contents_aside(message) if isinstance(message, Blob) else _Source(message)
+    source = Source(message)
     if _CR_ALONE.match(source.raw):  # all lines end in CR alone, as opposed to a stray CR
         source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    raw = source.raw
-    start = _skip(_BEFORE_HEADERS, raw, 0)
-    empty_line = _EMPTY_LINE.search(raw, start)
-    head = _read_entity(raw, start, empty_line.start() if empty_line else 0)
-    headers = fitting_headers(head.first_headers)
+    head = read_entity(source.raw, _skip(_BEFORE_HEADERS, source.raw, 0))
+    headers = fitting(head.first_headers)
     arguments = {
         "provider": "mime",
         "date": head.text("date"),
-        **_read_contents(list(source.parts(head, len(raw), {}))),
+        **_read_contents(source.leaves(head, len(source.raw))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": head.decode_headers(headers),
@@ -87,91 +79,63 @@ def parse_mime(message: Content, **fields: Any) -> Email:
     return Email.received(**arguments)
 
 
-@dataclass
-class _Source:
-    """The message. Contents of large parts are on the disk; ``raw`` has their numbers instead, between markers."""
+class Source:
+    """A message or a form. ``raw`` does not contain the contents of large parts."""
 
-    raw: bytes
-    marker: bytes = b""
-    large: Sequence[Blob] = ()
-    parts_left: int = MAX_PARTS
+    def __init__(self, message: Content) -> None:
+        self._outline = Outline(message, _find_contents)
+        self.raw = self._outline.text
+        self._parts_left = MAX_PARTS
 
     def content(self, start: int, end: int) -> Content:
-        """A part of the message, with large contents in place of their numbers."""
-        encoded = self.raw[start:end]
-        if not self.large or self.marker not in encoded:
-            return encoded
-        texts = enumerate(encoded.split(self.marker))
-        pieces = [piece for index, text in texts if (piece := self.large[int(text)] if index % 2 else text)]
-        if len(pieces) == 1:
-            return pieces[0]
-        return spooled((chunk for piece in pieces for chunk in chunks_of(piece)), self.large[0].spool)
+        return self._outline.restored(self.raw[start:end])
 
-    def parts(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
+    def leaves(self, entity: Entity, end: int, depth: int = 0) -> list[_Leaf]:
         """The parts that are not multiparts, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep.
-        A multipart in which its boundary does not occur is a text.
+        A multipart in which its boundary does not occur is a text."""
+        branches: list[list[_Leaf]] = []
+        for start, part_end in self.between_boundaries(entity.boundary, entity.content_start, end):
+            self._parts_left -= 1
+            if self._parts_left < 0 or depth == MAX_DEPTH:
+                branches.append([_Leaf(Attachment("", "application/octet-stream", data=self.content(start, end)))])
+                break
+            branches.append(self.leaves(read_entity(self.raw, start), part_end, depth + 1))
+        if entity.content_type == "multipart/alternative":
+            with_html = [branch for branch in branches if any(leaf.is_html for leaf in branch)]
+            for branch in branches:
+                if any(other is not branch for other in with_html):
+                    for leaf in branch:
+                        leaf.has_alternative = not leaf.is_html
+        return list(chain.from_iterable(branches)) or [entity.to_leaf(self.content(entity.content_start, end))]
 
-        ``branches`` maps the position of each multipart/alternative around the entity to the branch that it is in.
-        """
-        parent, has_parts = entity, False
-        for start, part_end in self._between_boundaries(entity, end):
-            has_parts = True
-            self.parts_left -= 1
-            if self.parts_left < 0 or depth == MAX_DEPTH:
-                yield _Leaf(File("", "application/octet-stream", self.content(start, end)))
-                return
-            part = _read_entity(self.raw, start)
-            if part.boundary == entity.boundary and part_end < end:
-                parent = part  # the following parts belong to it
-                continue
-            is_alternative = parent.content_type == "multipart/alternative"
-            part_branches = {**branches, parent.content_start: start} if is_alternative else branches
-            yield from self.parts(part, part_end, part_branches, depth + 1)
-        if not has_parts:
-            yield entity.to_leaf(self.content(entity.content_start, end), branches)
-
-    def _between_boundaries(self, entity: _Entity, end: int) -> Iterator[tuple[int, int]]:
-        """Where the parts of an entity start and end. The line end before a boundary belongs to the boundary."""
-        if not entity.boundary:
-            return
-        delimiter, start = b"\n--" + entity.boundary, -1
-        position = self.raw.find(delimiter, entity.content_start - 1, end)
+    def between_boundaries(self, boundary: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where the parts of a multipart start and end. The line end before a boundary belongs to the boundary."""
+        delimiter, part_start = b"\n--" + boundary, -1
+        position = self.raw.find(delimiter, start - 1, end) if boundary else -1
         while position >= 0:
             line_end = self.raw.find(b"\n", position + 1, end)
             line_end = end if line_end < 0 else line_end
             rest = self.raw[position + len(delimiter) : line_end].rstrip()
             if rest in (b"", b"--"):
-                if start >= 0:
-                    yield start, position - (self.raw[position - 1] == ord("\r"))
+                if part_start >= 0:
+                    yield part_start, position - (self.raw[position - 1] == ord("\r"))
                 if rest:
                     return
-                start = line_end + 1
+                part_start = line_end + 1
             position = self.raw.find(delimiter, line_end, end)
-        if start >= 0:
-            yield start, end
+        if part_start >= 0:
+            yield part_start, end
 
 
-def _set_large_contents_aside(message: Blob) -> _Source:
-    """Reads the message without the contents of large parts. Text between an empty line and the next line that begins
-    with "--" contains no headers and no boundaries, whatever the boundaries are."""
-    if len(message) <= LARGE_BYTES or _CR_ALONE.match(message.read(0, LARGE_BYTES)):
-        return _Source(message.read())
-    marker, large = secrets.token_hex(16).encode(), list[Blob]()
-    raw, position, start = b"", 0, 0
-    for _ in range(MAX_PARTS):
-        headers = message.search(_END_OF_HEADERS, start)
-        if headers is None:
-            break
+def _find_contents(message: Blob) -> Iterator[tuple[int, int]]:
+    """Text between an empty line and the next line that begins with "--" contains no headers and no boundaries,
+    whatever the boundaries are."""
+    beginning = message.read(0, LARGE_BYTES)
+    start = len(beginning) - len(beginning.lstrip())  # of the headers: empty lines may come before them
+    while headers := message.search(_END_OF_HEADERS, start):
         line = message.search(_MAYBE_BOUNDARY, headers[1] - 1)
-        end = line[0] if line else len(message)
-        if end - headers[1] > LARGE_BYTES:
-            raw += message.read(position, headers[1]) + b"%s%d%s" % (marker, len(large), marker)
-            position = end - (message.read(end - 1, end) == b"\r")  # the line before a boundary may end in CR LF
-            large.append(message.part(headers[1], position))
-        if line is None:
-            break
-        start = line[1]
-    return _Source(raw + message.read(position), marker, large)
+        end, start = line or (len(message), len(message))
+        yield headers[1], end - (message.read(end - 1, end) == b"\r")  # the line before a boundary may end in CR LF
 
 
 def _decode_sender(sender: str) -> str:
@@ -180,22 +144,25 @@ def _decode_sender(sender: str) -> str:
     return decoded_sender if address_of(decoded_sender) == address_of(sender) else sender
 
 
-@frozen
+@dataclass
 class _Leaf:
-    """A part that is not a multipart. A text with a file name is both a file and a text."""
+    """A part that is not a multipart. A text with a file name is both a file and a text.
 
-    file: File | None = None
+    ``has_alternative``: the HTML of the email says the same.
+    """
+
+    file: Attachment | None = None
     text: str | None = None
     is_html: bool = False
-    branches: Mapping[int, int] = field(default_factory=dict)
+    has_alternative: bool = False
 
 
 _Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and its charset if written as in RFC 2231
-_ABSENT: _Parameter = ("", "")
+ABSENT: _Parameter = ("", "")
 
 
 @frozen
-class _Entity:
+class Entity:
     """A message or one of its parts: the values of the headers in _READ_HEADERS, and where its content starts."""
 
     headers: Mapping[str, list[bytes]]
@@ -213,55 +180,55 @@ class _Entity:
         values = self.headers.get(name)
         if not values:
             return ""
-        return self.decode_value(b", ".join(values) if name in RECIPIENT_HEADERS else values[0])
-
-    def decode_value(self, value: bytes) -> str:
+        value = b", ".join(values) if name in RECIPIENT_HEADERS else values[0]
         return " ".join(_decode_8bit(value[:MAX_HEADER_BYTES], self.charset).split())
 
     def decode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-        """Decodes all headers in one call, which is faster, unless one of them is not UTF-8."""
-        names = b"\0".join([name for name, _ in headers]).decode("ascii").split("\0")
-        joined = decode_strictly(b"\0".join([value for _, value in headers]), "utf-8")
-        values = [] if joined is None else joined.split("\0")
-        if len(values) == len(headers):
-            values = [" ".join(text.split()) if "\n" in text else text.strip() for text in values]
-        else:
-            values = [self.decode_value(value) for _, value in headers]
-        return tuple(zip(names, values, strict=False))  # "".split() makes one empty name if there are no headers
+        texts = ((name, _decode_8bit(value[:MAX_HEADER_BYTES], self.charset)) for name, value in headers)
+        return tuple((name.decode(), " ".join(text.split()) if "\n" in text else text.strip()) for name, text in texts)
 
     @property
     def charset(self) -> str:
-        return self.parameters.get("charset", _ABSENT)[0]
+        return self.parameters.get("charset", ABSENT)[0]
 
     @property
     def boundary(self) -> bytes:
         """Empty if the entity is not a multipart."""
         is_multipart = self.content_type.startswith("multipart/")
-        boundary = self.parameters.get("boundary", _ABSENT)[0] if is_multipart else ""
+        boundary = self.parameters.get("boundary", ABSENT)[0] if is_multipart else ""
         return boundary.encode("latin-1", "replace").rstrip()
+
+    @kept_property
+    def disposition(self) -> Mapping[str, _Parameter]:
+        return _parameters(self.first("content-disposition"))
+
+    @property
+    def disposition_type(self) -> str:
+        return _match_word(_KEYWORD, self.first("content-disposition"))
 
     @property
     def file_name(self) -> str:
-        disposition = _parameters(self.first("content-disposition"))
-        text, charset = disposition.get("filename") or self.parameters.get("name") or _ABSENT
-        name = text.encode("latin-1", "replace")
-        return decode_header(decoded(name, charset) if charset else _decode_8bit(name, self.charset))
+        return self.decode_parameter(self.disposition.get("filename") or self.parameters.get("name") or ABSENT)
 
-    def to_leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
+    def decode_parameter(self, parameter: _Parameter) -> str:
+        text, charset = parameter
+        value = text.encode("latin-1", "replace")
+        return decode_header(decoded(value, charset) if charset else _decode_8bit(value, self.charset))
+
+    def to_file(self, content: Content | None) -> Attachment:
+        content_id, disposition = self.text("content-id"), self.disposition_type
+        is_inline = disposition == "inline" or (not disposition and bool(content_id))
+        return Attachment(self.file_name, self.content_type, content_id=content_id, inline=is_inline, data=content)
+
+    def to_leaf(self, encoded: Content) -> _Leaf:
         decode = _DECODERS.get(_match_word(_KEYWORD, self.first("content-transfer-encoding")), iter)
-        name, disposition, text = self.file_name, _match_word(_KEYWORD, self.first("content-disposition")), None
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
-        is_visible = is_text and disposition != "attachment"  # a multipart without parts is a text, too
-        content = encoded if decode is iter or is_visible else transformed(encoded, decode)
-        if is_visible:
-            content = data = b"".join(decode(chunks_of(encoded)))
-            text = decoded(data, self.charset) if data and not data.isspace() else None
-        file = None
-        if name or not is_visible:
-            content_id = self.text("content-id")
-            is_inline = disposition == "inline" or (not disposition and bool(content_id))
-            file = File(name, self.content_type, content, content_id=content_id, inline=is_inline)
-        return _Leaf(file, text, self.content_type == "text/html", branches)
+        if not is_text or self.disposition_type == "attachment":  # a multipart without parts is a text, too
+            return _Leaf(self.to_file(encoded if decode is iter else transformed(encoded, decode)))
+        data = b"".join(decode(chunks_of(encoded)))
+        text = decoded(data, self.charset) if data and not data.isspace() else None
+        file = self.to_file(data) if self.file_name else None
+        return _Leaf(file, text, text is not None and self.content_type == "text/html")
 
 
 _DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
@@ -280,19 +247,11 @@ def _skip(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def _read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> _Entity:
-    """Reads headers up to an empty line, or up to a line that is not a header, which then belongs to the content.
-
-    Before ``stray_lines_until``, lines that are not headers are skipped if a known header follows that was missing.
-    """
+def read_entity(raw: bytes, start: int) -> Entity:
+    """Reads headers up to an empty line, or up to a line that is not a header, which then belongs to the content."""
     headers: dict[str, list[bytes]] = {}
     first_headers, count = list[tuple[bytes, bytes]](), 0
-    while True:
-        header = _HEADER.match(raw, start)
-        if header is None and (stray := _STRAY_LINES.match(raw, start, stray_lines_until)):
-            header = None if stray[1].lower().decode() in headers else _HEADER.match(raw, stray.end())
-        if header is None:
-            break
+    while header := _HEADER.match(raw, start):
         start = header.end()
         count += 1
         if count <= MOST_HEADERS:
@@ -303,12 +262,12 @@ def _read_entity(raw: bytes, start: int, stray_lines_until: int = 0) -> _Entity:
     content_start = _skip(_BLANK_LINE, raw, start)
     value = headers.get("content-type", [b""])[0]
     content_type = _match_word(_MEDIA_TYPE, value) or "text/plain"
-    return _Entity(headers, first_headers, count, content_start, content_type, _parameters(value))
+    return Entity(headers, first_headers, count, content_start, content_type, _parameters(value))
 
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
     """The parameters of a header such as Content-Type; the first of each name counts. Latin-1 preserves the bytes."""
-    if not value:
+    if b"=" not in value:
         return {}
     message = email.message.Message()
     limited = b";".join(value[:MAX_HEADER_BYTES].split(b";")[: MAX_PARAMETERS + 1])
@@ -332,30 +291,18 @@ def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:
     texts = [leaf for leaf in leaves if leaf.text is not None and not leaf.file]
     files = [leaf.file for leaf in leaves if leaf.file and (texts or leaf.text is None)]
     texts = texts or [leaf for leaf in leaves if leaf.text is not None]
-    html_parts = _html_parts(texts)
+    first_html = next((leaf.text for leaf in texts if leaf.is_html), None)
+    # As mail programs show an email with HTML: with the plain texts before and after it.
+    shown = [leaf for leaf in texts if first_html is not None and not leaf.has_alternative]
+    html_parts = [
+        leaf.text or "" if leaf.is_html else f"<pre>{html.escape(leaf.text or '', quote=False)}</pre>" for leaf in shown
+    ]
     return {
         "html": "\n".join(html_parts),
-        "first_html": next(leaf.text for leaf in texts if leaf.is_html) if len(html_parts) > 1 else "",
+        "first_html": first_html if len(html_parts) > 1 else "",
         "plain": "\n".join(leaf.text or "" for leaf in texts if not leaf.is_html),
         "files": files,
     }
-
-
-def _html_parts(texts: Sequence[_Leaf]) -> list[str]:
-    """The HTML and the plain texts before and after it, as mail programs show them; a text to which the HTML is an
-    alternative is left out. Empty if there is no HTML."""
-    html_leaves = [leaf for leaf in texts if leaf.is_html]
-    if not html_leaves:
-        return []
-    html_branches: dict[int, set[int]] = {}
-    for alternative, branch in (pair for leaf in html_leaves for pair in leaf.branches.items()):
-        html_branches.setdefault(alternative, set()).add(branch)
-    return [
-        leaf.text or "" if leaf.is_html else f"<pre>{html.escape(leaf.text or '', quote=False)}</pre>"
-        for leaf in texts
-        if leaf.is_html
-        or not any(html_branches.get(position, set()) - {branch} for position, branch in leaf.branches.items())
-    ]
 
 
 def _decode_8bit(value: bytes, charset: str) -> str:

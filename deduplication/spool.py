@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from deduplication.values import frozen
 
 LARGE_BYTES = 64 * 1024  # contents up to this size are kept in memory
 CHUNK_BYTES = 256 * 1024
+MOST_RUNS = 1000  # of an outline, long or not; no real email has more, and finding each one reads a chunk
 
 
 class Spool:
@@ -70,6 +72,37 @@ class Blob:
 
 Content = bytes | Blob
 """Small contents are bytes; large contents are on the disk."""
+
+
+class Outline:
+    """A content as its parser reads it: in ``text``, marks replace long runs, which stay on the disk.
+
+    ``find_runs`` yields where those runs may start and end that the parser does not need to read.
+    """
+
+    def __init__(self, content: Content, find_runs: Callable[[Blob], Iterable[tuple[int, int]]]) -> None:
+        self._runs: list[Blob] = []
+        if isinstance(content, bytes):
+            self.text = content
+            return
+        self._mark = secrets.token_hex(16).encode()
+        pieces, position = list[bytes](), 0
+        for start, end in islice(find_runs(content), MOST_RUNS):
+            if end - start > LARGE_BYTES:
+                pieces.append(content.read(position, start) + b"%s%d%s" % (self._mark, len(self._runs), self._mark))
+                self._runs.append(content.part(start, end))
+                position = end
+        self.text = b"".join([*pieces, content.read(position)])
+
+    def restored(self, text: bytes) -> Content:
+        """A part of the text, with the runs in place of their marks."""
+        if not self._runs or self._mark not in text:
+            return text
+        texts = enumerate(text.split(self._mark))
+        pieces = [piece for index, text in texts if (piece := self._runs[int(text)] if index % 2 else text)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return spooled((chunk for piece in pieces for chunk in chunks_of(piece)), self._runs[0].spool)
 
 
 def spooled(chunks: Iterable[bytes], spool: Spool) -> Blob:

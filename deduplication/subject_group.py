@@ -121,19 +121,9 @@ def _remove_accent(char: str) -> str:
     return char
 
 
-def fold_subject(subject: str) -> str:
-    """The subject as groups and routes compare it."""
-    return normalize_no_accents_lower_trim(decode_header(subject))
-
-
 def is_reply(folded: str) -> bool:
     """Whether the folded subject is that of a reply or a forward."""
     return _REPLY.match(folded) is not None
-
-
-def strip_leading_reply_prefixes(subject: str) -> str:
-    """Removes leading "Re:", "Fwd:", "Ré :", "Re[2]:" and so on, in any number and order."""
-    return _PREFIXES.sub("", subject)
 
 
 def generate_subject_group_id(
@@ -141,15 +131,15 @@ def generate_subject_group_id(
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group of a subject, or None. An empty subject and "(no subject)" have no group."""
-    return group_of(fold_subject(subject), patterns, mode)
+    """The group of a subject as received, or None."""
+    return group_of(normalize_no_accents_lower_trim(decode_header(subject)), patterns, mode)
 
 
 def group_of(folded: str, patterns: Sequence[SubjectPattern], mode: GroupMode) -> str | None:
-    """The group of a folded subject, or None."""
+    """The group of a folded subject, or None. An empty subject and "(no subject)" have no group."""
     if mode is GroupMode.OFF:
         return None
-    core = strip_leading_reply_prefixes(folded)
+    core = _PREFIXES.sub("", folded)
     words = _remove_punctuation(core)
     if not core or words in _NO_SUBJECT:
         return None

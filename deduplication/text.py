@@ -23,6 +23,13 @@ _MORE_THAN_THIRTY_MARKS = re2.compile(r"\pM{31}")
 _ASCII_ONLY = re.compile(r"\\[bBwW]")
 _C1 = re.compile(r"[\x80-\x9f]")
 _CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
+QUOTED = r'"(?:[^"\\]|\\.)*+"'
+# Comments may be nested. What is never closed is consumed too, so that each character is read a fixed number of times.
+_QUOTED_OR_COMMENT = re.compile(
+    r'"(?:[^"\\]|\\.)*+(?P<quoted>"?)'
+    r"|\((?:[^()\\]|\\.|\((?:[^()\\]|\\.|\((?:[^()\\]|\\.)*+\))*+\))*+(?P<comment>\)?)",
+    re.DOTALL,
+)
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # codecs of Python
 _PYTHON_CODECS = {"ascii", "utf-16", "hz", "iso2022_kr"}  # Python decodes more texts in these than browsers do
@@ -60,12 +67,18 @@ def replace_c1(text: str) -> str:
     return _C1.sub(lambda match: WINDOWS_1252[ord(match[0])], text)
 
 
-def base64_decoded(content: bytes) -> bytes:
-    """Decodes Base64 up to the padding. Ignores characters outside the alphabet and an incomplete byte at the end."""
-    return b"".join(base64_chunks((content,)))
+def without_comments(header: str, open_quote: str) -> str:
+    """The header without comments in parentheses, nested up to three levels deep. Quoted text is kept. Text after a
+    quote or comment that is never closed is kept too, with ``open_quote`` in place of its quotes."""
+
+    def kept(match: re.Match[str]) -> str:
+        return match[0] if match["quoted"] else " " if match["comment"] else match[0].replace('"', open_quote)
+
+    return _QUOTED_OR_COMMENT.sub(kept, header)
 
 
 def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decodes Base64 up to the padding. Ignores characters outside the alphabet and an incomplete byte at the end."""
     pending = b""
     for chunk in chunks:
         letters, padding, _ = (pending + chunk.translate(None, _NOT_BASE64)).partition(b"=")
@@ -140,8 +153,8 @@ def check_regex(regex: str) -> int:
         raise BadRegex(r"must not have \b or \w beside letters other than ASCII; \pL is any letter")
     try:
         groups: int = _compile(regex, ignore_case=True).groups
-    except (re2.error, UnicodeEncodeError) as error:
-        message = error.args[0].decode("utf-8", "replace") if isinstance(error, re2.error) else str(error)
+    except re2.error as error:
+        message = error.args[0].decode("utf-8", "replace")
         raise BadRegex(f"{' '.join(message.split())} (RE2: no lookaround, no backreferences)") from None
     return groups
 

@@ -12,6 +12,7 @@ from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from deduplication.reservations import compute_post_key, post_name
 from deduplication.spool import Content
 from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
@@ -181,7 +182,7 @@ def message_item(message: Message) -> Item:
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
         provider=MESSAGE,
-        own_names=(message.name_to_claim,),
+        own_names=(post_name(message.key),),
         fingerprint=str(message.fingerprint),
         text=message.text,
         links=message.links,
@@ -212,7 +213,7 @@ def message_item(message: Message) -> Item:
         is_date_unreadable=bool(message.date) and message.moment is None,
         source=message.source,
         is_message=True,
-        is_named_by_words=message.is_known_by_title,
+        is_named_by_words=message.key == compute_post_key({"title": message.title, "created_utc": message.created_utc}),
         destinations=message.destinations,
     )
 

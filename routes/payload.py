@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
-import secrets
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from deduplication.spool import LARGE_BYTES, Blob, Content, spooled
+from deduplication.spool import CHUNK_BYTES, Blob, Content, Outline, transformed
 from deduplication.text import well_formed
 
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
@@ -19,10 +20,9 @@ MOST_VALUES = 200_000  # a thousand messages have a tenth of that; millions of t
 MOST_DIGITS = 1000  # Python reads and writes numbers of up to 4,300
 _TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # maybe: the other half may follow
-_WITHIN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_WHOLE_ESCAPES = re.compile(rb"(?:[^\\]++|\\u[dD][89abAB]..\\u....|\\u(?![dD][89abAB])....|\\[^u])*+", re.DOTALL)
-_UNICODE_ESCAPES = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+|\\[^u]", re.DOTALL)
-MAX_KEY_BYTES = 100  # from the beginning of a lifted field's name to its value
+_REST_OF_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_WHOLE_ESCAPES = re.compile(r"(?:[^\\]++|\\[^u]|\\u(?![dD][89abAB])....|\\u....(?=[^\\]|\\[^u]|\\u....))*+", re.DOTALL)
+MAX_KEY_BYTES = 100  # from the beginning of the name of a field with a file to its value
 # Numbers too big to be written out again stay texts: of several items in a request, one must not spoil the others.
 _HOOKS: dict[str, Any] = {
     "parse_int": lambda digits: int(digits) if len(digits) <= MOST_DIGITS else digits,
@@ -51,18 +51,14 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidPayload(f"Content-Type must be application/json, got {media_type[:200]!r}", http_status=415)
-    decoder = _DECODER
-    if isinstance(content, Blob) and files:
-        body, lifted = _lift(content, re.compile(rb'"(?:%s)"\s*:\s*"\Z' % files.encode()))
-        decoder = json.JSONDecoder(object_hook=lambda found: _restored(found, lifted), **_HOOKS)
+    if isinstance(content, Blob):
+        outline = Outline(content, lambda body: _find_values(body, files))
+        body, decoder = outline.text, json.JSONDecoder(object_hook=lambda found: _restored(found, outline), **_HOOKS)
     else:
-        body = content.read() if isinstance(content, Blob) else content
+        body, decoder = content, _DECODER
     encoding = json.detect_encoding(body)
     try:
-        try:
-            text = body.decode(encoding)
-        except UnicodeDecodeError:
-            text = well_formed(body.decode(encoding, "surrogatepass"))
+        text = well_formed(body.decode(encoding, "surrogatepass"))
         if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
             raise InvalidPayload(f"the body must have at most {MOST_VALUES} values")
         document = decoder.decode(text)
@@ -75,35 +71,26 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
     return document
 
 
-def _lift(raw: Blob, field: re.Pattern[bytes]) -> tuple[bytes, dict[str, Blob]]:
-    """The document with marks in place of long values of such fields, and these by their marks."""
-    mark, lifted = secrets.token_hex(16), dict[str, Blob]()
-    kept, copied, opened, is_inside, place, chunk_start = b"", 0, 0, False, 0, 0
-    for chunk in raw.chunks():
-        while place < len(chunk):
-            if not is_inside:
-                quote = chunk.find(b'"', place)
-                is_inside, place, opened = quote >= 0, quote + 1 or len(chunk), chunk_start + quote + 1
-                continue
-            found = _WITHIN_TEXT.match(chunk, place)
-            place = found.end() if found else place
-            if place == len(chunk):
+def _find_values(body: Blob, files: str) -> Iterator[tuple[int, int]]:
+    """The texts of fields with these names. A quote in a text is escaped, so what looks like such a field is one."""
+    field = re.compile(rb'"(?:%s)"\s{0,9}:\s{0,9}"' % files.encode())
+    end = 0
+    while files and (found := body.search(field, end, longest=MAX_KEY_BYTES)):
+        start = end = found[1]
+        while chunk := body.read(end, end + CHUNK_BYTES):
+            rest = _REST_OF_TEXT.match(chunk)
+            length = rest.end() if rest else 0
+            end += length
+            if not length or chunk[length : length + 2] not in (b"", b"\\"):  # a backslash at the end escapes more
                 break
-            if chunk[place] != ord('"'):  # a backslash at the end: what it escapes is in the next chunk
-                place += 2
-                break
-            is_inside, closed, place = False, chunk_start + place, place + 1
-            if closed - opened > LARGE_BYTES and field.search(raw.read(max(0, opened - MAX_KEY_BYTES), opened)):
-                name = f"{mark}{len(lifted)}"
-                lifted[name] = spooled(_unescaped(raw.part(opened, closed).chunks()), raw.spool)
-                kept, copied = kept + raw.read(copied, opened) + name.encode(), closed
-        place -= len(chunk)
-        chunk_start += len(chunk)
-    return kept + raw.read(copied), lifted
+        yield start, end
 
 
-def _restored(found: dict[str, Any], lifted: dict[str, Blob]) -> dict[str, Any]:
-    return {name: lifted.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
+def _restored(found: dict[str, Any], outline: Outline) -> dict[str, Any]:
+    for name, value in found.items():
+        if isinstance(value, str) and isinstance(raw := outline.restored(value.encode(errors="replace")), Blob):
+            found[name] = transformed(raw, _unescaped)
+    return found
 
 
 def with_texts(value: Any) -> Any:
@@ -116,30 +103,14 @@ def with_texts(value: Any) -> Any:
 
 
 def _unescaped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of a JSON string, in UTF-8. An invalid escape stays as it is."""
-    left = b""
-    for chunk in chunks:
+    """The text of a JSON string, in UTF-8."""
+    left = ""
+    for chunk in chain(codecs.iterdecode(chunks, "utf-8", "surrogatepass"), ("",)):
         text = left + chunk
-        found = _WHOLE_ESCAPES.match(text) if b"\\" in text else None
+        found = _WHOLE_ESCAPES.match(text) if chunk else None
         end = found.end() if found else len(text)
-        yield _unescape(text[:end])
+        yield json.loads(f'"{text[:end]}"').encode("utf-8", "replace")
         left = text[end:]
-    yield _unescape(left)
-
-
-def _unescape(text: bytes) -> bytes:
-    if b"\\" not in text:
-        return text
-    try:
-        if b"\\u" not in text:  # Latin-1 keeps all bytes as they are
-            return str(json.loads(f'"{text.decode("latin-1")}"', strict=False)).encode("latin-1")
-        return _UNICODE_ESCAPES.sub(lambda found: _character(found[0]), text)
-    except ValueError:
-        return text
-
-
-def _character(escapes: bytes) -> bytes:
-    return str(json.loads(f'"{escapes.decode("latin-1")}"')).encode("utf-8", "replace")
 
 
 def _depth(value: Any) -> int:

@@ -43,7 +43,7 @@ class Cloudmailin(BasicAuthProvider):
             headers=MailHeaders(document.get("headers")),
             html=document.text("html"),
             plain=document.text("plain"),
-            files=[*form.uploads, *document.files("attachments", FILE)],
+            files=[*(file for _, file in form.uploads), *document.files("attachments", FILE)],
             **common,
             extra=document.unread,
         )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from deduplication.email import File, fitting_headers, header_key
+from deduplication.email import MOST_HEADERS, Attachment, fitting, header_key
 from deduplication.mime import DELIVERED_HEADERS
 from deduplication.spool import Blob, Content, transformed
 from deduplication.text import base64_chunks
@@ -104,7 +104,7 @@ class Document(dict[str, Any]):
         size = str(self.get(field))
         return int(size) if _SIZE.fullmatch(size) else 0
 
-    def files(self, field: str, names: FileFields) -> list[File]:
+    def files(self, field: str, names: FileFields) -> list[Attachment]:
         """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them. Mandrill
         says of texts that they are not in Base64."""
         found = []
@@ -114,7 +114,8 @@ class Document(dict[str, Any]):
             content = next((decode(each) for each in names.contents if each in file), None)
             name, content_type = file.optional(names.name), file.optional(names.content_type)
             is_inline = disposition == "inline" or (bool(content_id) and not disposition)
-            found.append(File(name, content_type, content, file.size(names.size), content_id, is_inline))
+            shown: dict[str, Any] = {"content_id": content_id, "inline": is_inline, "data": content}
+            found.append(Attachment(name, content_type, file.size(names.size), **shown))
         return found
 
     def base64(self, field: str) -> Content | None:
@@ -162,7 +163,7 @@ class MailHeaders:
         """The fields of Email.received. Where a header and a field say the same, the header counts."""
         parts = {**_PARTS, **_REPLY} if self._decide else _REPLY
         addresses = ("to", "cc", "reply_to") if self._decide else ("reply_to",)
-        kept = fitting_headers(self._pairs)
+        kept = fitting(self._pairs)[:MOST_HEADERS]
         return {
             "return_path": self["Return-Path"] or None,
             **fields,

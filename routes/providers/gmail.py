@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from deduplication.email import Attachment, Email, File
+from deduplication.email import Attachment, Email
 from routes.payload import InvalidPayload, read, with_texts
 from routes.providers.base import Options, Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document, FileFields, MailHeaders
@@ -104,15 +104,15 @@ def no_sender(sender: str, field: str) -> InvalidPayload:
     return InvalidPayload(text, field=field)
 
 
-def _file(given: Any) -> Attachment | File:
+def _file(given: Any) -> Attachment:
     """Users write their own scripts: a file described in another way is still told apart by its description."""
     file = Document(given if isinstance(given, dict) else {"name": str(given)})
     name = file.optional("name") or file.optional("filename")
     content_type, content = file.optional("content_type"), file.base64("content")
-    shown = (file.optional("content_id"), file.get("inline") is True)
+    shown: dict[str, Any] = {"content_id": file.optional("content_id"), "inline": file.get("inline") is True}
     if content is not None:
-        return File(name, content_type, content, 0, *shown)
+        return Attachment(name, content_type, data=content, **shown)
     sha256, text_sha256 = (file.optional(field).strip().lower() for field in ("sha256", "text_sha256"))
     if not sha256 and file.keys() - {"name", "content_type", "size", "content_id", "inline"}:
         text_sha256 = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
-    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, *shown)
+    return Attachment(name, content_type, file.size("size"), sha256, text_sha256=text_sha256, **shown)

@@ -17,12 +17,11 @@ from urllib.parse import urlencode
 from pydantic import Field
 
 from deduplication.authentication import Result
-from deduplication.email import File
+from deduplication.email import Attachment
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Options, Parsed, Provider, ProviderRequest, Secrets
 from routes.providers.fields import Document, MailHeaders
-from routes.providers.forms import Upload
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
 TEXTS = {"subject": "subject", "sender": "from", "html": "body-html", "plain": "body-plain"}
@@ -69,7 +68,7 @@ class Mailgun(Provider[MailgunOptions]):
         email = self.email(
             headers=headers,
             **form.texts(TEXTS),
-            files=[_file(upload, form.object("content-id-map")) for upload in form.uploads],
+            files=[_file(*upload, form.object("content-id-map")) for upload in form.uploads],
             spam=headers.named(SPAM_HEADERS),
             verdicts=self._verdicts(headers),
             **common,
@@ -101,10 +100,10 @@ class Mailgun(Provider[MailgunOptions]):
         return multipart({**fields, "attachment-count": str(len(files)), "content-id-map": json.dumps(ids)}, files)
 
 
-def _file(upload: Upload, ids: Document) -> File:
+def _file(field: str, file: Attachment, ids: Document) -> Attachment:
     """``ids``: the field of the attachment, by its Content-ID."""
-    content_id = next((name for name, field in ids.items() if field == upload.field), "")
-    return replace(upload, content_id=content_id, inline=bool(content_id))
+    content_id = next((name for name, other in ids.items() if other == field), "")
+    return replace(file, content_id=content_id, inline=bool(content_id))
 
 
 def _signature(key: str, message: bytes) -> bytes:

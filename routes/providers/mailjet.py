@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from werkzeug.http import parse_options_header
-
-from deduplication.email import File
+from deduplication.email import Attachment
+from deduplication.mime import read_entity
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders
-from routes.providers.forms import keep_backslashes
 from routes.providers.samples import BOUNCES, INBOX, Letter
 
 TEXTS = {"subject": "Subject", "sender": "From", "date": "Date", "html": "Html-part", "plain": "Text-part"}
@@ -56,12 +55,9 @@ class Mailjet(BasicAuthProvider):
         }
 
 
-def _file(part: Document, document: Document) -> File:
+def _file(part: Document, document: Document) -> Attachment:
     """Attachment1, InlineAttachment1 and so on have the contents; Parts describes them."""
-    headers = MailHeaders(part.get("Headers"))
-    content_type, parameters = parse_options_header(keep_backslashes(headers["Content-Type"]))
-    kind, disposition = parse_options_header(keep_backslashes(headers["Content-Disposition"]))
-    name = disposition.get("filename") or parameters.get("name") or ""
-    is_inline = kind.lower() == "inline" or part.optional("ContentRef").startswith("Inline")
-    content = document.base64(part.optional("ContentRef"))
-    return File(name, content_type, content, content_id=headers["Content-ID"], inline=is_inline)
+    headers = MailHeaders(part.get("Headers")).named(("Content-Type", "Content-Disposition", "Content-ID"))
+    lines = (f"{name}: {' '.join(value.split())}\n" for name, value in headers.items())
+    file = read_entity("".join(lines).encode(), 0).to_file(document.base64(part.optional("ContentRef")))
+    return replace(file, inline=file.inline or part.optional("ContentRef").startswith("Inline"))

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from werkzeug.http import parse_options_header
 
 from deduplication.authentication import Result
-from deduplication.email import File
+from deduplication.email import Attachment
 from deduplication.spool import Blob, chunks_of
 from deduplication.text import decoded
 from orchestrator.config.words import reason
@@ -26,7 +26,7 @@ from routes.auth import Unauthorized
 from routes.payload import InvalidPayload
 from routes.providers.base import LoginOptions, Options, Parsed, Provider, ProviderRequest, Surroundings, as_list
 from routes.providers.fields import Document, FileFields
-from routes.providers.forms import Form, Upload
+from routes.providers.forms import Form
 from routes.providers.samples import BOUNCES, INBOX, Letter, Rendered, multipart
 
 if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each process
@@ -109,7 +109,7 @@ class Sendgrid(Provider[SendgridOptions]):
             raw=form.first("headers").strip() + b"\r\n\r\n",
             original=None,
             first_html=None,
-            files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
+            files=[_file(upload, described.object(field)) for field, upload in form.uploads],
             **common,
         )
         return [email]
@@ -157,7 +157,7 @@ def _require_own_boundary(request: ProviderRequest) -> None:
         raise InvalidPayload(f"{text}, got {request.content_type[:200]!r}", field="Content-Type")
 
 
-def _file(upload: Upload, described: Document) -> File:
+def _file(upload: Attachment, described: Document) -> Attachment:
     name = described.optional("filename") or described.optional("name") or upload.name
     content_type, content_id = described.optional("type") or upload.content_type, described.optional("content-id")
     return replace(upload, name=name, content_type=content_type, content_id=content_id, inline=bool(content_id))

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.authentication import METHODS, Result
 from deduplication.spool import Content
-from deduplication.text import base64_decoded
+from deduplication.text import base64_chunks
 from orchestrator.config.settings import MB, SettingsError
 from orchestrator.config.words import reason
 from orchestrator.delivery.fetching import FetchFailed
@@ -85,7 +85,9 @@ class Ses(Provider[SesOptions]):
         mail, receipt = notification.object("mail"), notification.object("receipt")
         content = notification.optional("content").encode()
         is_text = b":" in content  # every header has one, and Base64 has none
-        raw = (content if is_text else base64_decoded(content)) or self._fetch_raw(mail, receipt.object("action"))
+        raw = (content if is_text else b"".join(base64_chunks([content]))) or self._fetch_raw(
+            mail, receipt.object("action")
+        )
         verdicts = {name: receipt.object(name).optional("status") for name in VERDICTS}
         mail.skip("headers", "commonHeaders", "headersTruncated")
         email = self.email(

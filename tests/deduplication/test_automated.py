@@ -3,7 +3,7 @@
 import pytest
 
 from deduplication.automated import Automated
-from deduplication.email import Email, File
+from deduplication.email import Attachment, Email
 from deduplication.mime import parse_mime
 
 CASES: dict[str, tuple[list[str], str | None]] = {
@@ -95,7 +95,7 @@ def test_a_bounce_names_the_failed_recipient_the_status_and_the_original(origina
 
 def test_a_report_is_read_from_attachments_of_a_provider_too() -> None:
     report = b"Final-Recipient: rfc822; ada@example.org\nAction: failed\nStatus: 5.1.1\n"
-    email = Email.received(files=[File("status", "Message/Delivery-Status; charset=utf-8", report)])
+    email = Email.received(files=[Attachment("status", "Message/Delivery-Status; charset=utf-8", data=report)])
     assert email.automated and (email.automated.kind, email.automated.failed_recipient) == ("bounce", "ada@example.org")
 
 
@@ -105,7 +105,9 @@ def test_a_report_is_read_from_attachments_of_a_provider_too() -> None:
 )
 def test_an_invitation_is_of_a_calendar_and_a_file_with_dates_is_not(method: str, kind: str | None) -> None:
     calendar = f"BEGIN:VCALENDAR\r\n{method}\r\nEND:VCALENDAR\r\n".encode()
-    email = Email.received(files=[File("invite.ics", "text/calendar", calendar)], headers=(("Subject", "Tea"),))
+    email = Email.received(
+        files=[Attachment("invite.ics", "text/calendar", data=calendar)], headers=(("Subject", "Tea"),)
+    )
     assert email.automated and email.automated.kind == kind
 
 

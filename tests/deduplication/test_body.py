@@ -189,15 +189,6 @@ def test_html_leads_where_its_tags_say(body: str, targets: tuple[str, ...]) -> N
     assert Html(body).targets == targets
 
 
-@given(st.lists(st.sampled_from(["http", "HTTPs", "://", ":", "/", "x", ".", " ", "<", "(", ")", "'", "\u00a0"])))
-@example(["http", "://", "x", "http", "://", "x"])
-@example(["://", "http", "://", "<", "HTTPs", "://", "x"])
-def test_written_links_are_all_that_begin_as_links_do(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    found = re.findall(r"https?://[^\s<>\"'\u00a0]+", text, re.IGNORECASE)
-    assert plain_links(text) == plain_links(" ".join(found))
-
-
 LEADING = "a[href], area[href], base[href], form[action], img, [background], [style*='url(']"
 
 

@@ -33,7 +33,7 @@ CLOCKS = (
 )  # fmt: skip
 ZONES = (
     "-0700", "-07:00", "-700", "PDT", "-0700 (PDT)", "-0700\r\n (Pacific (Daylight) Time)", "(PDT)", "GMT-0700",
-    "(Pacific Daylight Time)", "GMT-7", "PDT -0700", "-0700 XYZ", "MST", "mountain standard time",
+    "GMT-7", "PDT -0700", "-0700 XYZ", "MST",
 )  # fmt: skip
 
 
@@ -48,9 +48,7 @@ def test_a_day_a_time_and_a_zone_in_any_notation_are_one_moment_in_every_zone_of
     [
         "Thu, 12 Oct 2017 01:31:04 -0000", "Thu, 12 Oct 2017 01:31:04", "Thu, 12 Oct 2017 1:31:4 0000",
         "Thu, 12 Oct 2017 01:31:04 (added by postmaster@example.org)", "Thu, 12 Oct 2017 10:31:04 JST",
-        "Thu, 12 Oct 2017 03:31:04 MET DST", "Thu, 12 Oct 2017 03:31:04 W. Europe Daylight Time",
-        "Thu, 12 Oct 2017 03:31:04 Central European Summer Time", "Thu, 12 Oct 2017 07:01:04 India Standard Time",
-        "Thu, 12 Oct 2017 02:31:04 British Summer Time",
+        "Thu, 12 Oct 2017 03:31:04 MET DST", "Thu, 12 Oct 2017 02:31:04 British Summer Time",
         "Thu Oct 12 2017 01:31:04 GMT+0000 (Coordinated Universal Time)", "Thu Oct 12 01:31:04 2017",
         "Wed Oct 11 18:31:04 PDT 2017", "20171012T013104", "  2017-10-12T01:31:04.000Z  ",
         "2017-10-12T03:31:04.000 +0200", "2017-10-12 01:31:04 UTC", "1507771864", "1507771864000",

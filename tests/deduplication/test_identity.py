@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.email import Attachment, Email, File
+from deduplication.email import Attachment, Email
 from deduplication.identity import (
     compute_canonical_id,
     compute_email_id,
@@ -112,7 +112,7 @@ def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
-    return Email.received(files=[File(name, "application/pdf", content)]).attachments[0]
+    return Attachment(name, "application/pdf", data=content)
 
 
 def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from deduplication.email import MAX_EXTRA_CHARS, MOST_HEADERS
+from deduplication.email import MAX_FIELDS_CHARS, MOST_HEADERS
 from tests.payload_page import LETTER_WITH_EVERYTHING, PAGE, WITH_TRUSTED, payloads, providers_page
 from tests.routes.providers.conftest import Fetches, Serve, email_in, provider_of, request_of, with_body
 from tests.routes.providers.everyone import FORMS, forms_of, provider_named
@@ -97,7 +97,7 @@ def test_receivers_of_version_1_accept_version_2() -> None:
 
 def test_what_has_no_field_is_passed_on_and_what_does_not_fit_is_counted(fetches: Fetches) -> None:
     document = json.loads(request_of(WITH_TRUSTED, "postmark").body)
-    document |= {"Tag": "vip", "MailboxHash": "42", "Big": "x" * MAX_EXTRA_CHARS, "Empty": "", "Nested": {"a": [1]}}
+    document |= {"Tag": "vip", "MailboxHash": "42", "Big": "x" * MAX_FIELDS_CHARS, "Empty": "", "Nested": {"a": [1]}}
     document["Headers"] += [{"Name": f"X-{number}", "Value": "1"} for number in range(MOST_HEADERS)]
     document["Headers"].insert(0, {"Name": "X-Long", "Value": "x" * 65536})
     request = with_body(request_of(WITH_TRUSTED, "postmark"), json.dumps(document).encode())
