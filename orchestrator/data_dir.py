@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from deduplication.files import make_private
 from deduplication.redis_client import parse_address
 from deduplication.values import frozen
-from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
+from orchestrator.config.settings import Settings, SettingsError, check_tokens
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,10 @@ def _kept(path: Path, made: list[Path]) -> str:
         token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"DATA_DIR must be a writable folder; {path}: {error.strerror}") from error
-    if not (token and token.isascii() and token.isprintable()):
-        raise SettingsError(f"{path} has no token; delete it to generate a new one")
-    if weakness := token_weakness(token):
-        raise SettingsError(f"{path} must have {STRONG_TOKENS}; its token {weakness}; delete it to generate a new one")
-    return token
+    try:
+        return check_tokens((token,))[0]
+    except ValueError as error:
+        raise SettingsError(f"{path} {error}; delete it to generate a new one") from None
 
 
 # The note: commands and scripts use the same journal and Redis as the service, or refuse
