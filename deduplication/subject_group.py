@@ -6,6 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -92,6 +93,7 @@ DEFAULT_PATTERNS = (
     ),
     SubjectPattern("lot", ("lot",), r"\blot\s+(\d+)\b"),
 )
+CLAUSE_PATTERNS = tuple(replace(pattern, reads_clauses=True) for pattern in DEFAULT_PATTERNS)
 
 
 def normalize_no_accents_lower_trim(text: str) -> str:

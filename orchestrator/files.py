@@ -123,7 +123,7 @@ class Files:
     def link(self, item: Item, entry: str, domain: str) -> dict[str, Any]:
         """The parts of its payload that have links, once everything they lead to is safe. What cannot be stored is
         ``missing``, which says why; the email does not wait for it."""
-        attachments = [dict(each) for each in item.payload["attachments"]]
+        attachments = [dict(each) for each in item.payload(())["attachments"]]
         linked = [(part, data) for part, data in zip(attachments, item.contents, strict=True) if data is not None]
         raw: dict[str, Any] = {"name": RAW_NAME}
         if item.original is not None:

@@ -31,7 +31,8 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values, ``folded`` those that were read without case and accents: that takes time for a long body.
     ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
-    delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    delivered to; without ``tells_recipients``, Router.split reads them from its headers. ``payload`` makes what
+    webhooks say of it, as delivered to some addresses: only when it is sent or stored, since a repeat never is.
     ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
@@ -45,7 +46,7 @@ class Item:
     text: str
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
-    content: Callable[[], dict[str, Any]]
+    payload: Callable[[Sequence[str]], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -63,16 +64,6 @@ class Item:
     is_date_unreadable: bool = False
     contents: tuple[Content | None, ...] = field(default=(), repr=False)
     original: Content | None = field(default=None, repr=False)
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
-        payload = self.content()
-        if not self.is_message:
-            payload["delivered_to"] = list(self.recipients)
-        if payload.get("envelope_recipient"):
-            payload["envelope_recipient"] = next(iter(self.recipients), None)
-        return payload
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
@@ -139,7 +130,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         text=email.text,
         links=email.links,
         fields=EmailFields(email),
-        content=lambda: _payload(email, ids[0]),
+        payload=lambda recipients: _payload(email, ids[0], recipients),
         contents=tuple(each.data for each in email.attachments),
         original=email.original,
         moment=email.date_utc,
@@ -152,7 +143,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     )
 
 
-def _payload(email: Email, email_id: str) -> dict[str, Any]:
+def _payload(email: Email, email_id: str, delivered_to: Sequence[str]) -> dict[str, Any]:
     """In the fields of version 1, an absent part is empty; in the others it is null."""
     return {
         "version": PAYLOAD_VERSION,
@@ -161,7 +152,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "sender": email.sender,
         "sender_email": email.sender_email,
         "date": email.date,
-        "delivered_to": list(email.recipients),
+        "delivered_to": list(delivered_to),
         "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
         "body": email.body,
         "plain": email.plain if email.read_html else "",
@@ -170,7 +161,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
         "provider": email.provider,
-        "envelope_recipient": next(iter(email.recipients), None) if email.tells_recipients else None,
+        "envelope_recipient": next(iter(delivered_to), None) if email.tells_recipients and email.recipients else None,
         **email.envelope,
         "raw_url": None,
     }
@@ -196,7 +187,7 @@ def message_item(message: Message) -> Item:
             "provider": (MESSAGE,),
             "source": (message.source,),
         },
-        content=lambda: {
+        payload=lambda _: {
             "message_key": message.key,
             "source": message.source,
             "id": message.id,

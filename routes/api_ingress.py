@@ -130,7 +130,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
             if isinstance(parsed, Message):
                 item = message_item(parsed)
             else:
-                item = email_item(parsed, pipeline.options.ids_kept_ms)
+                item = email_item(parsed, pipeline.settings.ids_kept_ms)
             if proof or traceparent:
                 item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
             results += [responses.verdict(pipeline.receive(each), parsed) for each in pipeline.router.split(item)]

@@ -281,7 +281,7 @@ class Config(_Model):
         """Whether no destination is configured: webhooks are printed, which does not count as delivered."""
         return self._is_trial
 
-    @property
+    @cached_property
     def patterns(self) -> tuple[SubjectPattern, ...]:
         if self.subject_patterns is None:
             return DEFAULT_PATTERNS

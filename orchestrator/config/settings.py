@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -231,11 +232,11 @@ class Settings(BaseModel):
             return "{mailonce}:"
         return self.key_prefix
 
-    @property
+    @cached_property
     def lease_ms(self) -> int:
         return int(self.lease_seconds * 1000)
 
-    @property
+    @cached_property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
 

@@ -90,13 +90,13 @@ def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | 
     of the last seven days."""
     if moment is None:
         return
-    options = pipeline.options
+    settings = pipeline.settings
     age_ms = max(0, int((pipeline.now() - moment).total_seconds() * 1000))
     for name in names:
         is_group = name.kind is Kind.SUBJECT_GROUP
-        if is_group and name.scope != month_of(options.tz, moment):
+        if is_group and name.scope != month_of(settings.timezone, moment):
             continue
-        if is_group and not options.group_ttl_seconds:
+        if is_group and not settings.subject_group_ttl_seconds:
             yield name  # it ends with its month
         elif (left_ms := (name.kept_ms or 0) - age_ms) > 0:
             yield Name(name.kind, name.scope, name.value, left_ms)

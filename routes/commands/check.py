@@ -17,8 +17,7 @@ from deduplication.journal.entry import Delivery, DeliveryStatus
 from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
-from deduplication.subject_group import group_of
-from orchestrator.build import Service, check_start, make_router, pipeline_options
+from orchestrator.build import Service, check_start, make_router
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings, SettingsError
@@ -26,7 +25,7 @@ from orchestrator.data_dir import NoService, find_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
-from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
+from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status, shared_names
 from orchestrator.routing import RECIPIENT, Router
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -179,12 +178,11 @@ def _found(item: Item, recipient: str, condition: Condition) -> str:
 
 def _preview(settings: Settings, config: Config, item: Item) -> Iterator[str]:
     """Its route, destinations and names, by the configuration alone."""
-    router, options = make_router(settings, config), pipeline_options(settings, config)
+    router = make_router(settings, config)
     route = router.pick(item)
     if route.identity_by_recipient:
         item, route = for_recipient(item, route)
-    group = group_of(item.folded_subject, options.patterns, route.subject_groups)
-    shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
+    _, shared = shared_names(settings, config, item, route, datetime.now(UTC))
     to = "which drops it; a release would send it to" if route.dropped_by else "to"
     yield "\nThis email"
     for recipient in item.recipients or ("",):
