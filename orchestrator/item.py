@@ -33,7 +33,8 @@ class Item:
     ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
     delivered to; without ``tells_recipients``, Router.split reads them from its headers. ``payload`` makes what
     webhooks say of it, as delivered to some addresses: only when it is sent or stored, since a repeat never is.
-    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
+    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link;
+    then it ``has_files``.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
@@ -62,6 +63,7 @@ class Item:
     traceparent: str = ""
     thread: str = ""
     is_date_unreadable: bool = False
+    has_files: bool = False
     contents: tuple[Content | None, ...] = field(default=(), repr=False)
     original: Content | None = field(default=None, repr=False)
 
@@ -131,6 +133,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         links=email.links,
         fields=EmailFields(email),
         payload=lambda recipients: _payload(email, ids[0], recipients),
+        has_files=email.original is not None or any(each.data is not None for each in email.attachments),
         contents=tuple(each.data for each in email.attachments),
         original=email.original,
         moment=email.date_utc,

@@ -252,8 +252,8 @@ class Pipeline:
             deliveries=skipped,
             answer=status,
         )
-        payload = pack(self._with_links(case, entry.id).payload()) if self.settings.keep_suppressed else None
-        self.coordinator.record(entry, payload)
+        case = self._with_links(case, entry.id) if case.item.has_files and self.settings.keep_suppressed else case
+        self.coordinator.record(entry, pack(case.payload()) if self.settings.keep_suppressed else None)
         return Outcome(status, case.item.id, entry.id)
 
     # After it
@@ -276,7 +276,8 @@ class Pipeline:
         clock, budget_s = self.coordinator.journal.clock, min(DELIVERY_BUDGET_S, 0.4 * self.settings.lease_seconds)
         sent: Sequence[Delivery] = ()
         try:
-            if self.settings.keep_suppressed or any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan):
+            is_sent = any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan)
+            if case.item.has_files and (is_sent or self.settings.keep_suppressed):
                 case = self._with_links(case, claimed.entry.id)
             if self.settings.deliver_by == "workers" and not claimed.is_alone:  # alone, nothing can be stored (7)
                 sent = [put_off(each, "queued", clock.now_ms()) for each in claimed.to_send]
@@ -291,12 +292,9 @@ class Pipeline:
 
     def _with_links(self, case: Case, entry_id: str) -> Case:
         """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
-        item = case.item
-        if self.files is None or (item.original is None and not any(each is not None for each in item.contents)):
-            return case
-        sender = next(iter(item.fields["sender"]), "")
+        sender = next(iter(case.item.fields["sender"]), "")
         domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
-        return replace(case, links=self.files.link(item, entry_id, domain))
+        return replace(case, links=self.files.link(case.item, entry_id, domain)) if self.files else case
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -99,7 +99,7 @@ class Router:
             is_taken = False
             for route in self._routes:
                 held = (holds(item, recipient, each) for each in route.match)
-                if (route.otherwise and is_taken) or not _matches(route, held):
+                if (route.otherwise and is_taken) or (route.match and not (any if route.any else all)(held)):
                     continue
                 if "dropped_by" not in gates:
                     names[route.name] = None
@@ -126,14 +126,10 @@ class Router:
         reached, is_taken = True, False
         for route in self._routes:
             held = tuple(holds(item, recipient, each) for each in route.match)
-            matched = _matches(route, held) and not (route.otherwise and is_taken)
+            matched = not (route.otherwise and is_taken) and (not route.match or (any if route.any else all)(held))
             yield Trial(route, held, matched, reached)
             is_taken = is_taken or (matched and reached and bool(route.destinations))
             reached = reached and not (matched and route.stop)
-
-
-def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
-    return not route.match or (any if route.any else all)(held)
 
 
 def holds(item: Item, recipient: str, condition: Condition) -> bool:

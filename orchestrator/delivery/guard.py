@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half-open"]
 
 ANSWERED_GONE, BY_410 = "answered 410 Gone", "410"
-READ_EVERY_S = 1.0
 MOST_HASTENED = 10_000
 _PAUSE, _FAILING = "destination:", "failing:"  # notes, which all machines share (rule 12)
 
@@ -58,7 +56,7 @@ class Guard:
     A destination is failing from its first failure until a delivery succeeds on any machine. While it is failing, a
     probe is due after each pause without an attempt, even if the breaker is closed because few emails came.
 
-    What other processes wrote is read at most once a second, so that an email does not wait for it.
+    What other processes wrote is read every second, behind the requests (``refresh``).
     """
 
     def __init__(self, counters: Counters, configs: Mapping[str, DestinationConfig]) -> None:
@@ -68,7 +66,7 @@ class Guard:
         self._configs = configs
         self._failing: set[str] = set()
         self._pauses: dict[str, PauseState] = {}
-        self._read_at = float("-inf")
+        self.refresh()
 
     def refresh(self) -> None:
         """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
@@ -95,7 +93,6 @@ class Guard:
             self._failing = (failing | began) - ended
         except StoreUnavailable as error:
             log.warning("paused and failing destinations are not read again: %s", error)
-        self._read_at = time.monotonic()  # not before: other threads would go on with what is old
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
@@ -103,7 +100,7 @@ class Guard:
             return Blocker.NO_DESTINATION
         if not self._configs[destination].enabled:
             return Blocker.DISABLED
-        return Blocker.PAUSED if self.pause_of(destination).is_paused else None
+        return Blocker.PAUSED if self._pauses.get(destination, _NEVER_PAUSED).is_paused else None
 
     def blocker(self, destination: str) -> Blocker | None:
         """Why no stored delivery is sent there now, its breaker included; None if it works."""
@@ -113,8 +110,6 @@ class Guard:
     # Pauses
 
     def pause_of(self, destination: str) -> PauseState:
-        if time.monotonic() - self._read_at > READ_EVERY_S:
-            self.refresh()
         return self._pauses.get(destination, _NEVER_PAUSED)
 
     def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> bool:
@@ -153,8 +148,6 @@ class Guard:
 
         After sending, the caller reports ``succeeded`` or ``failed``.
         """
-        if time.monotonic() - self._read_at > READ_EVERY_S:
-            self.refresh()
         # The breaker first: a destination that is down uses up no rate.
         if destination in self._failing:
             with self._journal.step() as step:

@@ -149,8 +149,7 @@ class Sender:
         while True:
             # A receiver may fail for one email only, and however often: it counts once.
             counts = not (delivery.tries or attempts or is_extra)
-            attempt, result = self._post(name, webhook, ends_at, counts=counts)
-            log_attempt(entry.id, delivery, attempt)
+            attempt, result = self._post(name, webhook, ends_at, entry=entry.id, counts=counts)
             attempts.append(attempt)
             is_answer = isinstance(result, Receipt) or result.is_about_this_webhook or result.retry_after_s
             if ends_at is None or is_answer or len(attempts) >= at_once:
@@ -195,8 +194,9 @@ class Sender:
         return wait_s
 
     def _post(
-        self, name: str, webhook: Webhook, ends_at: float | None, *, counts: bool
+        self, name: str, webhook: Webhook, ends_at: float | None, *, entry: str, counts: bool
     ) -> tuple[Attempt, Receipt | DeliveryFailed]:
+        """One POST, logged in one line."""
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         result: Receipt | DeliveryFailed
         try:
@@ -206,6 +206,16 @@ class Sender:
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
         error = str(result) if isinstance(result, DeliveryFailed) else None
+        values = {
+            "entry": entry,
+            "destination": name,
+            "webhook_id": webhook.webhook_id,
+            "ms": int(took_s * 1000),
+            "status_code": result.status_code,
+            **({"error": error} if error else {}),
+        }
+        level, outcome = (logging.WARNING, "failed: %(error)s") if error else (logging.INFO, "delivered")
+        log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
         if isinstance(result, Receipt) or result.is_about_this_webhook:  # the destination works
             self.guard.succeeded(name)
         else:
@@ -213,20 +223,6 @@ class Sender:
         if result.status_code == GONE:
             self.guard.pause_gone(name)
         return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
-
-
-def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
-    """One line for each POST."""
-    values = {
-        "entry": entry,
-        "destination": delivery.destination,
-        "webhook_id": delivery.webhook_id,
-        "ms": attempt.latency_ms,
-        "status_code": attempt.status_code,
-        **({"error": attempt.error} if attempt.error else {}),
-    }
-    level, outcome = (logging.WARNING, "failed: %(error)s") if attempt.error else (logging.INFO, "delivered")
-    log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
 
 
 # What follows: pure functions of Delivery

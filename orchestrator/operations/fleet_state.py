@@ -310,9 +310,9 @@ def describe_machine(service: Service) -> dict[str, Any]:
 
 
 class Watch:
-    """Every second each process writes what it has counted. One process of the machine has the turn: it fills the
-    search index and deletes expired files, and every five seconds asks Redis, shares the counts and evaluates
-    the alarms. If it is silent for 15 seconds, another one takes over."""
+    """Every second each process reads pauses and breakers, and writes what it has counted. One process of the machine
+    has the turn: it fills the search index and deletes expired files, and every five seconds asks Redis, shares the
+    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -341,7 +341,7 @@ class Watch:
         else:  # otherwise the fleet's thread does it
             _try_all(service.coordinator.tend)
         self._ticked_at = now
-        _try_all(service.meter.flush, self._beat)
+        _try_all(service.guard.refresh, service.meter.flush, self._beat)
         if now - self._turn_at >= TURN_EVERY_S:
             self._turn_at = now
             _try_all(self.take_turn)
