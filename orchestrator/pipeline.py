@@ -125,12 +125,10 @@ class Case:
             "subject_group": self.group,
         }
 
-    def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
-        known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
-        return Outcome(status, self.item.id, subject_group=self.group, **known)  # type: ignore[arg-type]
-
-    def retry_later(self, error: str) -> Outcome:
-        return self.outcome(Status.RETRY_LATER, error=error, retry_after_s=RETRY_AFTER_FAILURE_S)
+    def retry_later(
+        self, error: str, status: Status = Status.RETRY_LATER, after_s: int = RETRY_AFTER_FAILURE_S
+    ) -> Outcome:
+        return Outcome(status, self.item.id, subject_group=self.group, retry_after_s=after_s, error=error)
 
 
 @frozen
@@ -262,14 +260,14 @@ class Pipeline:
         if isinstance(found, Busy):
             wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-found.retry_after_ms // 1000)))
             error = f"another request is processing it, or an email with the same {found.gate}"
-            return case.outcome(Status.ALREADY_PROCESSING, error=error, retry_after_s=wait_s)
+            return case.retry_later(error, Status.ALREADY_PROCESSING, wait_s)
         if not isinstance(found, Repeat):
             raise ProofUsed
         original = found.of
         stop = Stop(found.name, original.id or None, original.created_ms or None)
         wanted = tuple(each.destination for each in case.claim.destinations)
-        had_already = wanted if original.id else ()
-        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop, had_already=had_already)
+        status, had_already = repeat_status(original, wanted), wanted if original.id else ()
+        return Outcome(status, case.item.id, original.id, case.group, stop, had_already=had_already)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
@@ -316,10 +314,17 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        had_already = tuple(name for name in wanted if name not in {each.destination for each in claimed.plan})
-        is_tagged = bool(stop and stop.gate is Gate.IDENTITY and stop.original)
-        more = {"had_already": had_already, "warnings": (IGNORED_TAG,) if is_tagged else ()}
-        return case.outcome(status, settled.entry or claimed.entry, reason=stop, **more)
+        entry, planned = settled.entry or claimed.entry, {each.destination for each in claimed.plan}
+        return Outcome(
+            status,
+            case.item.id,
+            entry.id,
+            case.group,
+            stop,
+            deliveries=entry.deliveries,
+            had_already=tuple(name for name in wanted if name not in planned),
+            warnings=(IGNORED_TAG,) if stop and stop.gate is Gate.IDENTITY and stop.original else (),
+        )
 
     def _pack(self, case: Case, claimed: Claimed) -> bytes:
         """To be stored for all its destinations. What an earlier copy has stored stays as it is, since it may be sent

@@ -5,7 +5,7 @@ Views call orchestrator/operations, and their annotations describe the API.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from flask import Blueprint, abort, current_app, jsonify, request
 
@@ -18,7 +18,7 @@ from orchestrator.operations.reset import Erase, erase, reset
 from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
-from routes.connections import current_request
+from routes.connections import BoundedRequest
 from routes.endpoints import Operation, admin_endpoint, service
 from routes.payload import InvalidPayload
 from routes.responses import Answer, answer_error, failed
@@ -38,7 +38,7 @@ def authenticate() -> Answer | None:
     require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
     if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
         return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-    current_request().mark_proven()
+    cast(BoundedRequest, request).mark_proven()
     return None
 
 

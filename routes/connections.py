@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from flask import Request, request
+from flask import Request
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseException
 from gunicorn.workers.gthread import TConn, ThreadWorker
@@ -238,8 +238,3 @@ class BoundedRequest(Request):
             log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
             raise InvalidChunks from None
         return received
-
-
-def current_request() -> BoundedRequest:
-    """Flask's, by the type that the application gives it, without its proxy: that takes a microsecond each time."""
-    return cast(BoundedRequest, request._get_current_object())  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
@@ -143,8 +144,9 @@ class Guard:
 
     # Circuit breaker and rate
 
-    def wait_s(self, destination: str) -> float:
-        """0.0 if the caller may send, which is counted; otherwise the seconds to wait before asking again.
+    def wait_s(self, destination: str, patience_s: float = 0.0) -> float:
+        """0.0 if the caller may send, which is counted; otherwise the seconds to wait before asking again. Waits here
+        if only the rate is in the way, and for less than ``patience_s``.
 
         After sending, the caller reports ``succeeded`` or ``failed``.
         """
@@ -157,7 +159,11 @@ class Guard:
                 if left_s <= 0:  # exactly one caller is the probe: it counts as failed until it has succeeded
                     step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
         rate = self._configs[destination].rate
-        return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
+        wait_s = self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
+        if not 0 < wait_s < patience_s:
+            return wait_s
+        time.sleep(wait_s)
+        return self.wait_s(destination, patience_s - wait_s)
 
     def succeeded(self, destination: str) -> None:
         """The destination works, even if it refused this webhook. If it was failing for longer than a pause or its

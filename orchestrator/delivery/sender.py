@@ -135,9 +135,10 @@ class Sender:
         name, now_ms = delivery.destination, self.coordinator.journal.clock.now_ms
         if blocker := self.guard.lasting_blocker(name):
             return self._hold_back(delivery, blocker)
-        if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
+        patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
+        if patience_s < 0:
             return put_off(delivery, "no time left for it", now_ms())
-        if wait_s := self._wait(name, ends_at):
+        if wait_s := self.guard.wait_s(name, patience_s):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
         max_attempts = self.destinations[name].config.max_attempts
@@ -157,7 +158,7 @@ class Sender:
             if ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
-            if self._wait(name, ends_at):
+            if self.guard.wait_s(name):
                 break
         ended_ms = now_ms()
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
@@ -183,15 +184,6 @@ class Sender:
         """Makes it a dead letter without an attempt."""
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
-
-    def _wait(self, name: str, ends_at: float | None) -> float:
-        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait, 0.0 if
-        the caller may send."""
-        patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
-        while 0 < (wait_s := self.guard.wait_s(name)) < patience_s and self.guard.breaker(name) == "closed":
-            time.sleep(wait_s)
-            patience_s -= wait_s
-        return wait_s
 
     def _post(
         self, name: str, webhook: Webhook, ends_at: float | None, *, entry: str, counts: bool

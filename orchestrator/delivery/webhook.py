@@ -25,7 +25,7 @@ from deduplication.journal.entry import Delivery, Entry
 from deduplication.values import frozen
 from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.fetching import UNREAD, TimedPools
-from orchestrator.delivery.signing import Signer
+from orchestrator.delivery.signing import signature_headers
 
 Payload = Mapping[str, Any]
 
@@ -112,7 +112,6 @@ class Destination:
         self._name = name
         self.config = config
         self._format: str = config.format
-        self._signer = Signer(config.secret)
         self._pools = TimedPools(pool_size)
         parts = urlsplit(config.url)
         user = unquote(f"{parts.username}:{parts.password or ''}") if parts.username else None
@@ -153,7 +152,8 @@ class Destination:
         headers["webhook-id"] = headers["Idempotency-Key"] = webhook.webhook_id
         headers["Content-Type"] = _CONTENT_TYPES[format]
         headers["Content-Length"] = str(len(content))
-        headers.update(self._signer.headers(webhook.webhook_id, datetime.now(UTC), body))
+        if self.config.secret:
+            headers.update(signature_headers(self.config.secret, webhook.webhook_id, datetime.now(UTC), body))
         if _TRACEPARENT.fullmatch(webhook.traceparent):
             headers["traceparent"] = webhook.traceparent
         try:

@@ -18,7 +18,7 @@ import requests
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
-from orchestrator.delivery.signing import Signer, new_secret
+from orchestrator.delivery.signing import new_secret, signature_headers
 from routes.commands.listen import Receiver, check_signature
 from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
@@ -137,7 +137,7 @@ def test_only_posts_are_accepted() -> None:
 
 
 def signed(*secrets: str, moment: datetime = NOW) -> dict[str, str]:
-    return {"webhook-id": "msg_1", **Signer(secrets).headers("msg_1", moment, "{}")}
+    return {"webhook-id": "msg_1", **signature_headers(secrets, "msg_1", moment, "{}")}
 
 
 PRIVATE = new_secret(is_private=True)
