@@ -23,6 +23,7 @@ MAX_FOLDED_CHARS = 1_000_000  # of a text that routes search for words, ignoring
 MAX_EXPANSION = 4  # of one character; U+FDFA would expand to 18
 MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # longer than any month
 
+# Leading "Re:", "Fwd:", "Ré :", "Re[2]:" and so on, in any number and order.
 _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
@@ -133,11 +134,6 @@ def is_reply(folded: str) -> bool:
     return _REPLY.match(folded) is not None
 
 
-def strip_leading_reply_prefixes(subject: str) -> str:
-    """Removes leading "Re:", "Fwd:", "Ré :", "Re[2]:" and so on, in any number and order."""
-    return _PREFIXES.sub("", subject)
-
-
 def generate_subject_group_id(
     subject: str,
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
@@ -151,7 +147,7 @@ def group_of(folded: str, patterns: Sequence[SubjectPattern], mode: GroupMode) -
     """The group of a folded subject, or None."""
     if mode is GroupMode.OFF:
         return None
-    core = strip_leading_reply_prefixes(folded)
+    core = _PREFIXES.sub("", folded)
     words = _remove_punctuation(core)
     if not core or words in _NO_SUBJECT:
         return None

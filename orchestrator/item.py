@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from deduplication.authentication import METHODS
@@ -28,8 +29,8 @@ class Item:
     """``key`` is the same in every notation of the item: webhook ids are made of it. If it is not ``is_recognisable``,
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
-    ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values, ``folded`` those that were read without case and accents: that takes time for a long body.
+    ``media`` are links known to be media, ``links`` those that may be. ``values`` reads what routes may ask about,
+    with all its values, ``folded`` has those that were read without case and accents: that takes time for a long body.
     ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
     delivered to; without ``tells_recipients``, Router.split reads them from its headers. ``payload`` makes what
     webhooks say of it, as delivered to some addresses: only when it is sent or stored, since a repeat never is.
@@ -46,7 +47,7 @@ class Item:
     fingerprint: str
     text: str
     links: tuple[str, ...]
-    fields: Mapping[str, tuple[str, ...]]
+    values: Callable[[str], tuple[str, ...]]
     payload: Callable[[Sequence[str]], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
@@ -97,22 +98,8 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
 }
 
 
-@frozen
-class EmailFields(Mapping[str, tuple[str, ...]]):
-    """Each is read from the email when a route asks for it."""
-
-    email: Email
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        if name.startswith(HEADER):
-            return self.email.headers_named(name.removeprefix(HEADER))
-        return _FIELDS[name](self.email)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_FIELDS)
-
-    def __len__(self) -> int:
-        return len(_FIELDS)
+def email_field(email: Email, name: str) -> tuple[str, ...]:
+    return email.headers_named(name.removeprefix(HEADER)) if name.startswith(HEADER) else _FIELDS[name](email)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
@@ -131,7 +118,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
         text=email.text,
         links=email.links,
-        fields=EmailFields(email),
+        values=partial(email_field, email),
         payload=lambda recipients: _payload(email, ids[0], recipients),
         has_files=email.original is not None or any(each.data is not None for each in email.attachments),
         contents=tuple(each.data for each in email.attachments),
@@ -171,6 +158,13 @@ def _payload(email: Email, email_id: str, delivered_to: Sequence[str]) -> dict[s
 
 
 def message_item(message: Message) -> Item:
+    fields = {
+        "subject": (message.title,),
+        "body": (message.text,),
+        SIZE: (str(len(message.text.encode())),),
+        "provider": (MESSAGE,),
+        "source": (message.source,),
+    }
     return Item(
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
@@ -180,16 +174,7 @@ def message_item(message: Message) -> Item:
         text=message.text,
         links=message.links,
         media=message.media,
-        fields={
-            "subject": (message.title,),
-            "sender": (),
-            "to": (),
-            "cc": (),
-            "body": (message.text,),
-            SIZE: (str(len(message.text.encode())),),
-            "provider": (MESSAGE,),
-            "source": (message.source,),
-        },
+        values=lambda name: fields.get(name, ()),
         payload=lambda _: {
             "message_key": message.key,
             "source": message.source,

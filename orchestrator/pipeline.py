@@ -190,10 +190,10 @@ class Pipeline:
             window_ms = route.content_window_ms(self.sender.destinations[name].config, item)
             words = content_name(name, item.text, window_ms) if window_ms else None
             wanted.append(Wanted(name, webhook_id(name, key), words))
-        subject, sender = (next(iter(item.fields[name]), "") for name in ("subject", "sender"))
+        subject, sender = (next(iter(item.values(name)), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
         shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
-        to = item.recipients or item.fields["to"]
+        to = item.recipients or item.values("to")
         recipient = f"{to[0][-MOST_SHOWN_CHARS:]}{f' +{len(to) - 1}' if len(to) > 1 else ''}" if to else ""
         about = About(
             item.id, item.provider, route.name, *shown, self.sender.server, recipient=recipient, thread=item.thread
@@ -290,7 +290,7 @@ class Pipeline:
 
     def _with_links(self, case: Case, entry_id: str) -> Case:
         """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
-        sender = next(iter(case.item.fields["sender"]), "")
+        sender = next(iter(case.item.values("sender")), "")
         domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
         return replace(case, links=self.files.link(case.item, entry_id, domain)) if self.files else case
 
@@ -384,7 +384,7 @@ def shared_names(
     A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of the
     older engine (``everyone``) do.
     """
-    sender, is_older = next(iter(item.fields["sender"]), ""), settings.group_scope is GroupScope.EVERYONE
+    sender, is_older = next(iter(item.values("sender")), ""), settings.group_scope is GroupScope.EVERYONE
     patterns = CLAUSE_PATTERNS if config.subject_patterns is None and not is_older else config.patterns
     group = group_of(item.folded_subject, patterns, route.subject_groups)
     mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)

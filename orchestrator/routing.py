@@ -71,7 +71,7 @@ class Router:
         one for each recipient where these count separately."""
         recipients = item.recipients
         if not item.tells_recipients:
-            found = dict.fromkeys((*recipients, *item.fields["to"], *item.fields["cc"]))
+            found = dict.fromkeys((*recipients, *item.values("to"), *item.values("cc")))
             recipients = self._likely_recipients(tuple(found), item) if found else ()
         if len(recipients) < 2:
             return [item.delivered_to(recipients)] if recipients != item.recipients else [item]
@@ -135,7 +135,7 @@ class Router:
 def holds(item: Item, recipient: str, condition: Condition) -> bool:
     """Whether any value of the field satisfies it; a field without a value is an empty text."""
     is_recipient = condition.field == RECIPIENT
-    texts = written = (recipient,) if is_recipient else item.fields.get(condition.field) or ("",)
+    texts = written = (recipient,) if is_recipient else item.values(condition.field) or ("",)
     if condition.over is not None:
         return int(texts[0]) > condition.over
     if condition.under is not None:

@@ -143,17 +143,13 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
         if stop:
             counts[stop.gate] += 1
             if counts[stop.gate] <= MOST_EXAMPLES:
-                examples.append(_example(pipeline, case.claim.about, stop))
+                examples.append(_example(coordinator, case.claim.about, stop))
     coordinator.close()
     return counts, examples
 
 
-def _example(pipeline: Pipeline, about: About, stop: Stop) -> str:
-    def shown(about: About, at: datetime) -> str:
-        words = "an email" if pipeline.privacy.is_strict else f'"{about.subject}" from {about.sender}'
-        return f"{words}, {at.isoformat(timespec='seconds')}"
-
-    with pipeline.coordinator.journal.reading() as step:
+def _example(coordinator: Coordinator, about: About, stop: Stop) -> str:
+    with coordinator.journal.reading() as step:
         first = step.read(stop.original) if stop.original else None
-    before = shown(first.about, datetime.fromtimestamp(first.created_ms / 1000, UTC)) if first else "an unknown email"
-    return f"{stop.gate}: {shown(about, pipeline.now())}, after {before} ({stop.name.value[:80]})"
+    before = f'"{first.about.subject}" from {first.about.sender}' if first else "an unknown email"
+    return f'{stop.gate}: "{about.subject}" from {about.sender}, after {before} ({stop.name.value[:80]})'

@@ -21,7 +21,7 @@ from orchestrator.build import Service, check_start, make_router
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings, SettingsError
-from orchestrator.data_dir import NoService, find_service
+from orchestrator.data_dir import NoService, is_trial_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
@@ -63,11 +63,11 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     for item in make_router(settings, config).split(email_item(email, settings.ids_kept_ms)):
         click.echo("\n".join(_preview(settings, config, item)))
         try:
-            note = find_service(settings)
+            is_trial = is_trial_service(settings)
         except NoService as error:
             click.echo(f"would be new: {error}")
         else:
-            with build_quietly(settings, config, is_trial=note.is_trial) as service:
+            with build_quietly(settings, config, is_trial=is_trial) as service:
                 click.echo("\n".join(_predict(service, item)))
 
 
@@ -172,7 +172,7 @@ def _found(item: Item, recipient: str, condition: Condition) -> str:
     """The value that was tested, but for a body, which is long."""
     if condition.field == "body":
         return ""
-    values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
+    values = (recipient,) if condition.field == RECIPIENT else item.values(condition.field)
     return f" (it is {quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
 
 
