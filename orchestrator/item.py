@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
@@ -16,7 +15,7 @@ from deduplication.names import Kind, Name
 from deduplication.spool import Content
 from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
-from orchestrator.config.model import HEADER, SIZE
+from orchestrator.config.model import AUTHENTICATION, HEADER, SIZE
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
@@ -82,12 +81,6 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
     "return_path": lambda email: () if email.return_path is None else (email.return_path,),
     "thread": lambda email: (email.thread,) if email.thread else (),
     "automated": lambda email: (email.automated.kind or "none",) if email.automated else (),
-    **{
-        f"authentication.{method}": lambda email, method=method: tuple(  # type: ignore[misc]
-            filter(None, [getattr(email.authentication, method)])
-        )
-        for method in METHODS
-    },
     "body": lambda email: (email.text,),
     "has_attachments": lambda email: ("true" if email.attachments else "false",),
     SIZE: lambda email: (
@@ -99,7 +92,12 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
 
 
 def email_field(email: Email, name: str) -> tuple[str, ...]:
-    return email.headers_named(name.removeprefix(HEADER)) if name.startswith(HEADER) else _FIELDS[name](email)
+    if name.startswith(HEADER):
+        return email.headers_named(name.removeprefix(HEADER))
+    if name.startswith(AUTHENTICATION):
+        verdict = getattr(email.authentication, name.removeprefix(AUTHENTICATION))
+        return (verdict,) if verdict else ()
+    return _FIELDS[name](email)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -64,7 +63,6 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
-        self._route = lru_cache(maxsize=1_000)(self._make_route)  # most items take one of a few
 
     def split(self, item: Item) -> list[Item]:
         """The item for each set of recipients that are handled alike: one for all whose routes have the same gates, and
@@ -116,10 +114,7 @@ class Router:
         to = tuple(destinations) or self._defaults.destinations
         # A sender may choose some of them, never others; all of them if it chooses none.
         to = tuple(name for name in to if name in (item.destinations or ())) or to
-        return self._route(" + ".join(names), to, tuple(gates.items()))
-
-    def _make_route(self, name: str, destinations: tuple[str, ...], gates: tuple[tuple[str, Any], ...]) -> Route:
-        return replace(self._defaults, name=name, destinations=destinations, **dict(gates))
+        return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
 
     def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""

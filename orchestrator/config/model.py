@@ -38,10 +38,10 @@ OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     *("content-type", "content-length", "transfer-encoding", "host"),
 )
-HEADER, SIZE = "header:", "size"
+HEADER, AUTHENTICATION, SIZE = "header:", "authentication.", "size"
 WORDS = {
     "automated": (*get_args(AutomatedKind), "none", ""),
-    **{f"authentication.{method}": (*get_args(Verdict), "") for method in METHODS},
+    **{f"{AUTHENTICATION}{method}": (*get_args(Verdict), "") for method in METHODS},
     "has_attachments": ("true", "false"),
 }
 """Tested fields that have one of a few values, the empty one if it is unknown."""

@@ -134,9 +134,7 @@ class Destination:
                 self._format = "form"
         if 200 <= status < 300:
             return Receipt(status, _receiver_id(body))
-        is_redirect = 300 <= status < 400
-        remark = " Gone" if status == GONE else " (redirects are not followed)" if is_redirect else ""
-        wait_s = _retry_after_s(retry_after)
+        wait_s, remark = _retry_after_s(retry_after), " Gone" if status == GONE else ""
         raise DeliveryFailed(f"{self._name}: answered {status}{remark}", status_code=status, retry_after_s=wait_s)
 
     def _post(self, webhook: Webhook, format: str, ends_at: float) -> tuple[int, str, bytes]:
