@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
@@ -54,46 +54,42 @@ def quoted(text: str) -> str:
 def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     """Raises SettingsError if the file cannot be read, is not TOML, or refers to something that does not exist."""
     problems: list[tuple[Loc, str]] = []
+
+    def replaced(value: Any, loc: Loc) -> Any:
+        """env:NAME and file:PATH are replaced once: the text of a variable or a file is not searched for more."""
+        if isinstance(value, dict):
+            return {key: replaced(inner, (*loc, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [replaced(inner, (*loc, index)) for index, inner in enumerate(value)]
+        if not isinstance(value, str) or not value.startswith(("env:", "file:")):
+            return value
+        found, problem = _read_reference(value, path.parent, environ)
+        if not found:
+            problems.append((loc, problem))
+        return found
+
     try:
         written = tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
-        values = _replace_references(written, (), lambda text: _read_reference(text, path.parent, environ), problems)
+        document = Document(path, written, replaced(written, ()))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path} must be TOML in UTF-8: {error}") from None
-    document = Document(path, written, values)
     if problems:
         raise document.error(problems)
     return document
 
 
-def _replace_references(value: Any, loc: Loc, read: Callable[[str], str], problems: list[tuple[Loc, str]]) -> Any:
-    """Replaces env:NAME and file:PATH, once: the text of a variable or a file is not searched for more of them."""
-    if isinstance(value, dict):
-        return {key: _replace_references(inner, (*loc, key), read, problems) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_replace_references(inner, (*loc, index), read, problems) for index, inner in enumerate(value)]
-    if isinstance(value, str) and value.startswith(("env:", "file:")):
-        try:
-            return read(value)
-        except LookupError as error:
-            problems.append((loc, str(error.args[0])))
-    return value
-
-
-def _read_reference(text: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """Raises LookupError, which says what is wrong."""
+def _read_reference(text: str, folder: Path, environ: Mapping[str, str]) -> tuple[str, str]:
+    """What it refers to, and what is wrong if that is empty."""
     kind, _, name = text.partition(":")
     if kind == "env":
-        found, problem = environ.get(name, ""), "environment variable {}, which is not set or empty"
-    else:
-        found, problem = "", "file {}, which does not exist, is empty, or is not UTF-8 text"
-        with suppress(OSError, ValueError):
-            if (folder / name).is_file():  # opening a pipe would block
-                found = (folder / name).read_text(encoding="utf-8-sig").rstrip("\r\n")
-    if not found:
-        raise LookupError(f"refers to the {problem.format(quoted(name))}")
-    return found
+        return environ.get(name, ""), f"refers to the environment variable {quoted(name)}, which is not set or empty"
+    found = ""
+    with suppress(OSError, ValueError):
+        if (folder / name).is_file():  # opening a pipe would block
+            found = (folder / name).read_text(encoding="utf-8-sig").rstrip("\r\n")
+    return found, f"refers to the file {quoted(name)}, which does not exist, is empty, or is not UTF-8 text"
 
 
 def _value_at(value: Any, loc: Loc) -> Any:

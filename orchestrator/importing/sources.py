@@ -94,14 +94,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _read_files(paths: list[Path], most_bytes: int) -> Iterator[Piece]:
     for path in paths:
-        if not path.is_file():
-            yield Piece(str(path), error="not a regular file")
-            continue
         try:
+            if not path.is_file():
+                raise OSError(None, "not a regular file")
             with path.open("rb") as file:
                 raw = file.read(most_bytes + 1)
         except OSError as problem:
-            yield Piece(str(path), error=f"cannot be read: {problem.strerror}")
+            yield Piece(str(path), error=str(problem.strerror))
         else:
             yield _message(str(path), raw, len(raw), most_bytes)
 
