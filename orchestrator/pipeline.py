@@ -36,7 +36,7 @@ from deduplication.values import frozen
 from orchestrator.config.model import Config
 from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings
 from orchestrator.delivery.sender import Sender, put_off
-from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
+from orchestrator.delivery.webhook import TIMESTAMP, EventType, Payload, pack, unpack, webhook_id
 from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
@@ -115,7 +115,7 @@ class Case:
     links: Mapping[str, Any] = field(default_factory=dict)
 
     def payload(self) -> Payload:
-        received_at = shown_timestamp(self.received)
+        received_at = f"{self.received.astimezone(UTC):{TIMESTAMP}}"
         return {
             "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,
             "timestamp": received_at,

@@ -24,6 +24,7 @@ from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
 
 from deduplication.spool import Blob, Content, Spool, read_all
+from orchestrator.logs import request_id
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -182,6 +183,7 @@ class BoundedRequest(Request):
 
     def close(self) -> None:
         """Flask calls this when the request is over."""
+        request_id.set("")
         self.mark_proven()
         super().close()
 

@@ -36,6 +36,7 @@ LARGE_BYTES = 256 << 10
 PIECE_BYTES = 16 << 10
 SLOWEST_BYTES_PER_S = 256 << 10  # a large webhook gets the time that this line would take, on top of its timeouts
 MAX_RECEIVER_ID_CHARACTERS = 200
+TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"  # when an event happened, in UTC
 
 _UNSUPPORTED_MEDIA_TYPE = 415
 _CONTENT_TYPES = {"json": "application/json", "form": "application/x-www-form-urlencoded"}
@@ -243,13 +244,8 @@ def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> tuple[Paylo
     payload, traceparent = json.loads(zlib.decompress(stored))
     if entry.released_ms and delivery.generation and payload["type"] == EventType.EMAIL_RECEIVED:
         released_at = datetime.fromtimestamp(entry.released_ms / 1000, UTC)
-        payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
+        payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": f"{released_at:{TIMESTAMP}}"}
     return payload, traceparent
-
-
-def shown_timestamp(moment: datetime) -> str:
-    """When the event happened, in the format of webhooks."""
-    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def webhook_id(destination: str, key: str) -> str:
