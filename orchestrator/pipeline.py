@@ -160,9 +160,19 @@ class Pipeline:
         except StoreUnavailable as error:
             log.error("item %s: its sender is asked to retry: %s", item.id, error)
             outcome = case.retry_later("the store is away")  # the error may name an internal address
-        log_decision(item, outcome, time.monotonic() - started)
-        count, status = self.meter.count, outcome.status
-        gate = outcome.reason.gate if outcome.reason else RULES.get(status, "")
+        status, reason, count = outcome.status, outcome.reason, self.meter.count
+        gate = reason.gate if reason else RULES.get(status, "")
+        # One line of the log for each item
+        line = "item %(item)s: %(status)s, entry %(entry)s, by %(provider)s in %(ms)d ms"
+        values: dict[str, object] = {"item": outcome.item_id, "status": status, "entry": outcome.id or None}
+        values |= {"provider": item.provider, "ms": int((time.monotonic() - started) * 1000)}
+        if reason:
+            line += ", at %(gate)s, repeats %(original)s"
+            values |= {"gate": gate, "original": reason.original}
+        if outcome.error:
+            line += ", %(error)s"
+            values["error"] = outcome.error
+        log.info(line, values)
         count((1, EMAILS, item.provider, status, gate))
         is_new = not gate and status in (Status.PROCESSED, Status.QUEUED)
         if is_new and any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared):
@@ -354,25 +364,6 @@ class Pipeline:
         except StoreUnavailable as unavailable:
             log.warning("item %s: its claim ends with its lease: %s", case.item.id, unavailable)
         return case.retry_later(error)
-
-
-def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
-    """One line for each item."""
-    line = "item %(item)s: %(status)s, entry %(entry)s, by %(provider)s in %(ms)d ms"
-    values: dict[str, object] = {
-        "item": outcome.item_id,
-        "status": outcome.status.value,
-        "entry": outcome.id or None,
-        "provider": item.provider,
-        "ms": int(took_s * 1000),
-    }
-    if outcome.reason:
-        line += ", at %(gate)s, repeats %(original)s"
-        values |= {"gate": outcome.reason.gate.value, "original": outcome.reason.original}
-    if outcome.error:
-        line += ", %(error)s"
-        values["error"] = outcome.error
-    log.info(line, values)
 
 
 def shared_names(
