@@ -100,13 +100,13 @@ class Service:
         self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 
-    def start(self, *, delivers: bool) -> None:
-        """Starts the threads behind the requests. ``delivers``: whether this process sends stored deliveries."""
+    def start(self) -> None:
+        """Starts the threads behind the requests, and those that send stored deliveries, unless workers do that."""
         leave_note(self.settings, is_trial=self.config.is_trial)
         self.watch.start()
         if self.fleet:
             self.fleet.start()
-        if delivers:
+        if self.is_worker or self.settings.deliver_by == "requests":
             self.retrier.start()
 
     def close(self) -> None:
@@ -117,11 +117,11 @@ class Service:
         self.coordinator.close()
 
 
-def build(settings: Settings, config: Config | None = None) -> Service:
-    """The running service of a web process. Raises SettingsError if a setting is wrong."""
-    service = Service(settings, config or load_config(settings))
+def build(settings: Settings, config: Config | None = None, *, is_worker: bool = False) -> Service:
+    """The running service of this process. Raises SettingsError if a setting is wrong."""
+    service = Service(settings, config or load_config(settings), is_worker=is_worker)
     show_new(service.tokens)
-    service.start(delivers=settings.deliver_by == "requests")
+    service.start()
     return service
 
 
