@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from deduplication import members
-from deduplication.errors import StoreUnavailable
+from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.sqlite import Step
 from deduplication.values import frozen
 from orchestrator.audit import audit
@@ -70,30 +70,24 @@ class Guard:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
-        try:
-            with self._journal.reading() as step:
-                notes = members.notes(step)
-                failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
-            self._pauses = {
-                key.removeprefix(_PAUSE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
-                for key, (at_ms, value) in notes.items()
-                if key.startswith(_PAUSE)
-            }
-            # Another machine may have found out that a destination fails, or that it works again.
-            fleet = {name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes}
-            has_breaker = {name for name in fleet if self._configs[name].breaker_failures}
-            began = {name for name, fails in fleet.items() if fails} & has_breaker - failing
-            ended = {name for name, fails in fleet.items() if not fails} & failing
-            if began or ended:
-                with self._journal.step() as step:
-                    for name in began:
-                        step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
-                    for name in ended:
-                        step.query("DELETE FROM breakers WHERE destination = ?", (name,))
-            self._failing = (failing | began) - ended
-        except StoreUnavailable as error:
-            log.warning("paused and failing destinations are not read again: %s", error)
+        """Reads pauses and breakers now."""
+        with self._journal.reading() as step:
+            pauses, fleet = members.notes(step, _PAUSE), members.notes(step, _FAILING)
+            failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
+        self._pauses = {
+            name: PauseState(value != "", at_ms, **json.loads(value or "{}")) for name, (at_ms, value) in pauses.items()
+        }
+        # Another machine may have found out that a destination fails, or that it works again.
+        has_breaker = {name for name, config in self._configs.items() if config.breaker_failures}
+        began = {name for name, (_, fails) in fleet.items() if fails} & has_breaker - failing
+        ended = {name for name, (_, fails) in fleet.items() if not fails} & failing
+        if began or ended:
+            with self._journal.step() as step:
+                for name in began:
+                    step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
+                for name in ended:
+                    step.query("DELETE FROM breakers WHERE destination = ?", (name,))
+        self._failing = (failing | began) - ended
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
@@ -118,7 +112,7 @@ class Guard:
         nothing."""
         key, note = f"{_PAUSE}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            _, known = members.notes(step).get(key, (0, ""))
+            _, known = members.notes(step, _PAUSE).get(destination, (0, ""))
             is_new = known != note and not (known and by == BY_410)
             if is_new:
                 members.put_note(step, key, note)
@@ -126,21 +120,10 @@ class Guard:
         if not is_new:
             return False
         if not is_paused:
-            try:
-                self._coordinator.hasten(destination, MOST_HASTENED)
-            except StoreUnavailable as error:
-                log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
+            try_to(lambda: self._coordinator.hasten(destination, MOST_HASTENED), f"destination {destination}")
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
         return True
-
-    def pause_gone(self, destination: str) -> None:
-        """After a 410, nothing more is sent there until an operator resumes it."""
-        try:
-            if self.set_paused(destination, True, reason=ANSWERED_GONE, by=BY_410):
-                log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
-        except StoreUnavailable as error:
-            log.error("destination %s: not paused: %s", destination, error)
 
     # Circuit breaker and rate
 
@@ -182,10 +165,9 @@ class Guard:
             with self._journal.step() as step:
                 step.query("DELETE FROM breakers WHERE destination = ?", (destination,))
                 members.put_note(step, note, "")
+            self._failing.discard(destination)
         except StoreUnavailable as error:
             log.warning("destination %s: works, but its failures are not cleared: %s", destination, error)
-            return
-        self._failing.discard(destination)
 
     def failed(self, destination: str, *, counts: bool = True) -> None:
         """An attempt failed; if it ``counts``, that is one more failure in a row. The pause begins again."""

@@ -13,11 +13,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from deduplication.errors import StoreUnavailable
+from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.values import frozen
-from orchestrator.delivery.guard import Blocker, Guard
+from orchestrator.delivery.guard import ANSWERED_GONE, BY_410, Blocker, Guard
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
@@ -212,8 +212,9 @@ class Sender:
             self.guard.succeeded(name)
         else:
             self.guard.failed(name, counts=counts)
-        if result.status_code == GONE:
-            self.guard.pause_gone(name)
+        if result.status_code == GONE:  # nothing more is sent there until an operator resumes it
+            pause = partial(self.guard.set_paused, name, True, reason=ANSWERED_GONE, by=BY_410)
+            try_to(pause, f"destination {name}")
         return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
 
 
