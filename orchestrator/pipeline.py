@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from deduplication.content import content_name
-from deduplication.errors import NoRoom, StoreUnavailable
+from deduplication.errors import NoRoom, StoreUnavailable, try_to
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
@@ -351,7 +351,8 @@ class Pipeline:
         return pack(payload, case.item.traceparent)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
-        """Its sender keeps it and tries again. Destinations that already received it keep that status."""
+        """Its sender keeps it and tries again. Destinations that already received it keep that status. If it cannot be
+        noted, its claim ends with its lease."""
         delivered = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
         known = {each.destination for each in delivered}
         returned = [
@@ -359,10 +360,7 @@ class Pipeline:
             for each in claimed.plan
             if each.destination not in known
         ]
-        try:
-            self.coordinator.settle(claimed, [*delivered, *returned])
-        except StoreUnavailable as unavailable:
-            log.warning("item %s: its claim ends with its lease: %s", case.item.id, unavailable)
+        try_to(lambda: self.coordinator.settle(claimed, [*delivered, *returned]), f"item {case.item.id}")
         return case.retry_later(error)
 
 
