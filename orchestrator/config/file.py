@@ -33,7 +33,7 @@ class Document:
             is_reference = _value_at(self.written, loc) != _value_at(self.values, loc)
             shown = text.partition(";")[0] if is_reference else text  # the rest may quote the value
             lines.append(f"{self.path}: {self._name_of(loc)} {shown}")
-        return SettingsError("\n".join(dict.fromkeys(lines)))
+        return SettingsError("\n".join(dict.fromkeys(lines)))  # pydantic may have several errors for one mistake
 
     def _name_of(self, loc: Loc) -> str:
         """``routes.unsubscribe.match.#1``: list entries by their name or, if they have none, by their number."""
