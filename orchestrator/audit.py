@@ -81,27 +81,28 @@ class Action:
 def read_actions(journal: Journal, data_dir: Path, most: int) -> list[Action]:
     """Of all machines, newest first: those in this machine's file, and the newest of each other one."""
     with journal.reading() as step:
-        shared = members.notes(step, _NOTE)
+        notes = members.notes(step)
+    shared = {key.removeprefix(_NOTE): text for key, (_, text) in notes.items() if key.startswith(_NOTE) and text}
     actions = _read_file(data_dir, most, journal.machine)
     for machine in shared.keys() - {journal.machine}:
-        rows = json.loads(shared[machine][1] or "[]")
+        rows = json.loads(shared[machine])
         actions += (Action(at_ms, by, what, details, machine) for at_ms, by, what, details in rows)
     return sorted(actions, key=lambda action: action.at_ms, reverse=True)[:most]
 
 
 def share_actions(journal: Journal, data_dir: Path) -> None:
     """Puts this machine's newest actions into its note, and empties notes of machines without one for a month."""
+    own = _NOTE + journal.machine
     text = to_json([astuple(action)[:-1] for action in _read_file(data_dir, SHARED, journal.machine)])
     with journal.reading() as step:
-        notes, oldest_ms = members.notes(step, _NOTE), step.now_ms - SHARED_MS
-    _, known = notes.pop(journal.machine, (0, "[]"))
-    changed = {machine: "" for machine, (at_ms, others) in notes.items() if others and at_ms < oldest_ms}
-    if known != text:
-        changed[journal.machine] = text
+        notes = {key: note for key, note in members.notes(step).items() if key.startswith(_NOTE) and note[1]}
+        changed = [key for key, (at_ms, _) in notes.items() if key != own and step.now_ms - at_ms > SHARED_MS]
+    if notes.get(own, (0, "[]"))[1] != text:
+        changed.append(own)
     if changed:
         with journal.step() as step:
-            for machine, note in changed.items():
-                members.put_note(step, f"{_NOTE}{machine}", note)
+            for key in changed:
+                members.put_note(step, key, text if key == own else "")
 
 
 def _read_file(data_dir: Path, most: int, machine: str) -> list[Action]:
