@@ -42,9 +42,10 @@ def _read_members(client: Any, prefix: str) -> dict[str, Any]:
     return {machine.decode(): json.loads(state) for machine, state in client.hgetall(f"{prefix}members").items()}
 
 
-def notes(step: Step) -> dict[str, tuple[int, str]]:
-    """The small texts that all machines share, each with its time."""
-    return {key: (at_ms, value) for key, value, at_ms in step.query("SELECT key, value, at_ms FROM notes")}
+def notes(step: Step, start: str = "") -> dict[str, tuple[int, str]]:
+    """The small texts that all machines share, each with its time. Those whose keys start like that, without it."""
+    rows = step.query("SELECT key, value, at_ms FROM notes")
+    return {key.removeprefix(start): (at_ms, value) for key, value, at_ms in rows if key.startswith(start)}
 
 
 def put_note(step: Step, key: str, value: str, at_ms: int | None = None) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -22,6 +23,7 @@ MAX_FOLDED_CHARS = 1_000_000  # of a text that routes search for words, ignoring
 MAX_EXPANSION = 4  # of one character; U+FDFA would expand to 18
 MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # longer than any month
 
+# Leading "Re:", "Fwd:", "Ré :", "Re[2]:" and so on, in any number and order.
 _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
@@ -92,6 +94,7 @@ DEFAULT_PATTERNS = (
     ),
     SubjectPattern("lot", ("lot",), r"\blot\s+(\d+)\b"),
 )
+CLAUSE_PATTERNS = tuple(replace(pattern, reads_clauses=True) for pattern in DEFAULT_PATTERNS)
 
 
 def normalize_no_accents_lower_trim(text: str) -> str:

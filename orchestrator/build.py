@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,12 +16,10 @@ from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.sqlite import Journal
 from deduplication.locks import PublicationLocks, new_server_id
-from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
-from deduplication.subject_group import GroupScope
 from orchestrator.config.model import Config, DestinationConfig, load_config
-from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
+from orchestrator.config.settings import DAY_MS, MB, Settings, SettingsError
 from orchestrator.data_dir import Tokens, ensure_tokens, leave_note, show_new
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
@@ -34,7 +31,7 @@ from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
 from orchestrator.operations.fleet_state import Watch, describe_machine
-from orchestrator.pipeline import Pipeline, PipelineOptions
+from orchestrator.pipeline import Pipeline
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 
@@ -89,7 +86,8 @@ class Service:
             guard=RealtimeGuard(settings.service_started_at),
             privacy=self.privacy,
             meter=self.meter,
-            options=pipeline_options(settings, config, self.server),
+            settings=settings,
+            config=config,
             files=self.files,
         )
 
@@ -100,13 +98,13 @@ class Service:
         self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 
-    def start(self, *, delivers: bool) -> None:
-        """Starts the threads behind the requests. ``delivers``: whether this process sends stored deliveries."""
+    def start(self) -> None:
+        """Starts the threads behind the requests, and those that send stored deliveries, unless workers do that."""
         leave_note(self.settings, is_trial=self.config.is_trial)
         self.watch.start()
         if self.fleet:
             self.fleet.start()
-        if delivers:
+        if self.is_worker or self.settings.deliver_by == "requests":
             self.retrier.start()
 
     def close(self) -> None:
@@ -117,11 +115,11 @@ class Service:
         self.coordinator.close()
 
 
-def build(settings: Settings, config: Config | None = None) -> Service:
-    """The running service of a web process. Raises SettingsError if a setting is wrong."""
-    service = Service(settings, config or load_config(settings))
+def build(settings: Settings, config: Config | None = None, *, is_worker: bool = False) -> Service:
+    """The running service of this process. Raises SettingsError if a setting is wrong."""
+    service = Service(settings, config or load_config(settings), is_worker=is_worker)
     show_new(service.tokens)
-    service.start(delivers=settings.deliver_by == "requests")
+    service.start()
     return service
 
 
@@ -219,25 +217,3 @@ def make_data_dir(settings: Settings) -> None:
 
 def make_router(settings: Settings, config: Config) -> Router:
     return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))
-
-
-def pipeline_options(settings: Settings, config: Config, server: str = "") -> PipelineOptions:
-    patterns = config.patterns
-    if config.subject_patterns is None and settings.group_scope is not GroupScope.EVERYONE:
-        patterns = tuple(replace(pattern, reads_clauses=True) for pattern in patterns)
-    return PipelineOptions(
-        server=server,
-        lease_ms=settings.lease_ms,
-        budget_s=min(DELIVERY_BUDGET_S, 0.4 * settings.lease_seconds),
-        by_workers=settings.deliver_by == "workers",
-        keeps_suppressed=settings.keep_suppressed,
-        keeps_delivered=settings.delivered_payload_days > 0,
-        ids_kept_ms=settings.ids_kept_ms,
-        tz=settings.timezone,
-        patterns=patterns,
-        group_scope=settings.group_scope,
-        hides_domains=settings.privacy == "strict",
-        group_ttl_seconds=settings.subject_group_ttl_seconds,
-        media_hosts=config.media.hosts,
-        identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
-    )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
-
 from deduplication.files import make_private
 from deduplication.redis_client import parse_address
 from deduplication.values import frozen
-from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
+from orchestrator.config.settings import Settings, SettingsError, check_tokens
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def ensure_tokens(settings: Settings) -> Tokens:
     """From the settings or, on a first run without them, generated."""
     made: list[Path] = []
     ingress = settings.ingress_token or (_kept(ingress_token_file(settings), made),)
-    admin = settings.admin_token or (_kept(admin_token_file(settings), made),)
+    admin = settings.admin_token or (_kept(settings.data_dir / "admin_token", made),)
     return Tokens(ingress, admin, settings.view_token, settings.metrics_token, tuple(made))
 
 
@@ -61,10 +60,6 @@ def show_new(tokens: Tokens) -> None:
 
 def ingress_token_file(settings: Settings) -> Path:
     return settings.data_dir / "ingress_token"
-
-
-def admin_token_file(settings: Settings) -> Path:
-    return settings.data_dir / "admin_token"
 
 
 def _kept(path: Path, made: list[Path]) -> str:
@@ -82,11 +77,10 @@ def _kept(path: Path, made: list[Path]) -> str:
         token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"DATA_DIR must be a writable folder; {path}: {error.strerror}") from error
-    if not (token and token.isascii() and token.isprintable()):
-        raise SettingsError(f"{path} has no token; delete it to generate a new one")
-    if weakness := token_weakness(token):
-        raise SettingsError(f"{path} must have {STRONG_TOKENS}; its token {weakness}; delete it to generate a new one")
-    return token
+    try:
+        return check_tokens((token,))[0]
+    except ValueError as error:
+        raise SettingsError(f"{path} {error}; delete it to generate a new one") from None
 
 
 # The note: commands and scripts use the same journal and Redis as the service, or refuse
@@ -96,39 +90,33 @@ class NoService(SettingsError):
     """No service has run with this DATA_DIR."""
 
 
-class ServiceNote(BaseModel):
-    """``redis``: its address and prefix, without credentials; empty for none. Fields of a newer version are ignored."""
-
-    redis: str
-    is_trial: bool
-
-
 def leave_note(settings: Settings, *, is_trial: bool) -> None:
     """An unwritable folder gets no note."""
-    path, note = settings.data_dir / NOTE, ServiceNote(redis=_redis(settings), is_trial=is_trial)
+    path = settings.data_dir / NOTE
     with suppress(OSError):
-        _draft(path, note.model_dump_json()).replace(path)
+        _draft(path, json.dumps({"redis": _redis(settings), "is_trial": is_trial})).replace(path)
 
 
-def find_service(settings: Settings) -> ServiceNote:
-    """The service with this DATA_DIR. Raises NoService, or SettingsError if REDIS_URL or KEY_PREFIX differ from its."""
+def is_trial_service(settings: Settings) -> bool:
+    """Whether the service with this DATA_DIR is a trial. Raises NoService, or SettingsError if its REDIS_URL or
+    KEY_PREFIX are others."""
     path = settings.data_dir.resolve() / NOTE
     try:
-        note = ServiceNote.model_validate_json(path.read_bytes())
+        note = json.loads(path.read_bytes())
+        redis, is_trial = note["redis"], bool(note["is_trial"])
     except FileNotFoundError:
         where = "run the command in the folder of the service, or set DATA_DIR"
         raise NoService(f"no service has run with its data in {path.parent}; {where}") from None
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise SettingsError(f"{path} cannot be read; the service writes it again when it starts") from error
-    if note.redis != _redis(settings):
-        must_be = f"must be those of the service in {path.parent}: {note.redis or 'none'}"
+    except (OSError, ValueError, LookupError) as error:
+        raise SettingsError(f"{path} cannot be read ({error}); the service writes it when it starts") from error
+    if redis != _redis(settings):
+        must_be = f"must be those of the service in {path.parent}: {redis or 'none'}"
         raise SettingsError(f"REDIS_URL and KEY_PREFIX {must_be}, got {_redis(settings) or 'none'}")
-    return note
+    return is_trial
 
 
 def _redis(settings: Settings) -> str:
+    """Its address and prefix, without credentials; empty for none."""
     if not settings.redis_url:
         return ""
     address = parse_address(settings.redis_url)

@@ -15,9 +15,8 @@ import secrets
 import shutil
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,17 +83,6 @@ class Folder:
             raise
 
 
-@dataclass
-class _File:
-    """One content on its way. ``result`` is one of RESULTS, and empty while its row waits for it to be written."""
-
-    content: Content
-    sha256: str
-    size_bytes: int
-    key: str = ""
-    result: str = ""
-
-
 @frozen
 class Found:
     """What a link leads to: contents, a file, or (a text) an address of S3."""
@@ -123,7 +111,7 @@ class Files:
     def link(self, item: Item, entry: str, domain: str) -> dict[str, Any]:
         """The parts of its payload that have links, once everything they lead to is safe. What cannot be stored is
         ``missing``, which says why; the email does not wait for it."""
-        attachments = [dict(each) for each in item.payload["attachments"]]
+        attachments = [dict(each) for each in item.payload(())["attachments"]]
         linked = [(part, data) for part, data in zip(attachments, item.contents, strict=True) if data is not None]
         raw: dict[str, Any] = {"name": RAW_NAME}
         if item.original is not None:
@@ -133,92 +121,74 @@ class Files:
                 raw["size_bytes"] += len(chunk)
             raw["sha256"] = digest.hexdigest()
             linked.append((raw, item.original))
-        files = {part["sha256"]: _File(data, part["sha256"], part["size_bytes"]) for part, data in linked}
+        until_ms = self._journal.clock.now_ms() + self._kept_ms
+        kept: dict[str, tuple[str | None, str | None]] = {}  # by SHA-256: its key, or why it is missing
         try:
-            signing_key, until_ms = self._own_key, self._keep(files.values(), entry, domain)
+            signing_key = self._own_key
+            for part, data in linked:
+                if part["sha256"] not in kept:
+                    kept[part["sha256"]] = self._keep(part["sha256"], part["size_bytes"], data, domain, until_ms)
+            with self._journal.step() as step:
+                for sha256, found in kept.items():
+                    step.query("INSERT OR REPLACE INTO file_links VALUES (?, ?, ?, ?)", (entry, sha256, *found))
         except StoreUnavailable as error:
             log.error("entry %s: its files are not stored: %s", entry, error)
-            signing_key, until_ms = b"", 0
-            for file in files.values():
-                file.result = UNAVAILABLE
+            signing_key, kept = b"", {part["sha256"]: (None, UNAVAILABLE) for part, _ in linked}
+        for _, missing in kept.values():
+            self._count((1, FILES, missing or STORED))
         for part, _ in linked:
-            file = files[part["sha256"]]
-            if file.result == STORED:
-                part["url"] = self._url(signing_key, file.key, part["name"], until_ms)
+            key, missing = kept[part["sha256"]]
+            if key:
+                part["url"] = self._url(signing_key, key, part["name"], until_ms)
             else:
-                part["missing"] = file.result
+                part["missing"] = missing
         return {f"raw_{name}": raw[name] for name in ("url", "missing") if name in raw} | {"attachments": attachments}
 
-    def _keep(self, files: Iterable[_File], entry: str, domain: str) -> int:
-        """Stores them and notes the result of each; until when they are kept."""
+    def _keep(
+        self, sha256: str, size_bytes: int, content: Content, domain: str, until_ms: int
+    ) -> tuple[str | None, str | None]:
+        """The key under which it is kept, or why it is not: one of RESULTS."""
+        is_here = size_bytes <= LARGE_BYTES and not self._bucket
+        key, failure = f"{sha256}{secrets.token_hex(4)}", None
         with self._journal.step() as step:
-            until_ms = step.now_ms + self._kept_ms
-            for file in files:
-                file.result = self._reserve(step, file, domain, until_ms)
-                self._note(step, entry, file)
-        to_write = [file for file in files if not file.result]
-        for file in to_write:
-            file.result = self._write(file)
-        if to_write:
-            with self._journal.step() as step:
-                for file in to_write:
-                    self._settle(step, file, until_ms)
-                    self._note(step, entry, file)
-        return until_ms
+            if same := self._find_same(step, sha256, until_ms):
+                return same, None
+            used = dict(step.query("SELECT domain, bytes FROM file_room WHERE domain IN (?, ?)", (_ROOM, domain)))
+            left = self._room_bytes - used.get(_ROOM, 0) - size_bytes
+            # As payloads in Redis (rule 19): whoever sends much leaves room for others.
+            if used.get(domain, 0) + size_bytes > 4 * left:
+                return None, OVER_QUOTA
+            if self._bucket and time.monotonic() < self._away_until:
+                return None, UNAVAILABLE
+            if not self._bucket and not self._folder.has_room(size_bytes):
+                return None, NO_ROOM
+            ends_ms = until_ms if is_here else step.now_ms + WRITTEN_WITHIN_MS
+            row = (key, sha256, size_bytes, domain, ends_ms, is_here, read_all(content) if is_here else None)
+            step.query("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        if is_here:
+            return key, None
+        try:
+            (self._bucket or self._folder).put(key, content)
+        except OSError as error:
+            log.error("a file cannot be stored: %s", error)
+            failure = UNAVAILABLE if self._bucket else NO_ROOM
+            self._away_until = time.monotonic() + AWAY_S
+        with self._journal.step() as step:
+            same = self._find_same(step, sha256, until_ms)  # another request may have stored it meanwhile
+            is_kept = not (same or failure)
+            kept = (is_kept, until_ms if is_kept else 0, key)
+            step.query("UPDATE files SET is_stored = ?, until_ms = ? WHERE key = ?", kept)
+        return (None, failure) if failure and not same else (same or key, None)
 
-    def _note(self, step: Step, entry: str, file: _File) -> None:
-        if file.result:
-            known = (file.key, None) if file.result == STORED else (None, file.result)
-            step.query("INSERT OR REPLACE INTO file_links VALUES (?, ?, ?, ?)", (entry, file.sha256, *known))
-            self._count((1, FILES, file.result))
-
-    def _reserve(self, step: Step, file: _File, domain: str, until_ms: int) -> str:
-        """Gives it a row, and a result unless it is still to be written."""
-        for key, is_outside in step.query(_SAME, (until_ms, file.sha256)):
+    def _find_same(self, step: Step, sha256: str, until_ms: int) -> str | None:
+        """The key of that content if it is kept already, now until then."""
+        for key, is_outside in step.query(_SAME, (until_ms, sha256)):
             # FILES_URL may have changed since it was stored, or a file may be lost.
             is_in_s3 = bool(is_outside) and not self._folder.at(key).exists()
             if is_in_s3 == (self._bucket is not None):
-                file.key = key
-                return STORED
+                return str(key)
             step.query("UPDATE files SET is_stored = 0 WHERE key = ?", (key,))  # its links go on working
-        used = dict(step.query("SELECT domain, bytes FROM file_room WHERE domain IN (?, ?)", (_ROOM, domain)))
-        left = self._room_bytes - used.get(_ROOM, 0) - file.size_bytes
-        # As payloads in Redis (rule 19): whoever sends much leaves room for others.
-        if used.get(domain, 0) + file.size_bytes > 4 * left:
-            return OVER_QUOTA
-        is_here = file.size_bytes <= LARGE_BYTES and not self._bucket
-        if is_here and not self._folder.has_room(file.size_bytes):
-            return NO_ROOM
-        file.key = f"{file.sha256}{secrets.token_hex(4)}"
-        content = read_all(file.content) if is_here else None
-        ends_ms = until_ms if is_here else step.now_ms + WRITTEN_WITHIN_MS
-        row = (file.key, file.sha256, file.size_bytes, domain, ends_ms, is_here, content)
-        step.query("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        return STORED if is_here else ""
-
-    def _write(self, file: _File) -> str:
-        if time.monotonic() < self._away_until:
-            return UNAVAILABLE
-        if not self._bucket and not self._folder.has_room(file.size_bytes):
-            return NO_ROOM
-        try:
-            (self._bucket or self._folder).put(file.key, file.content)
-        except OSError as error:
-            log.error("a file cannot be stored: %s", error)
-            if not self._bucket:
-                return NO_ROOM
-            self._away_until = time.monotonic() + AWAY_S
-            return UNAVAILABLE
-        return STORED
-
-    def _settle(self, step: Step, file: _File, until_ms: int) -> None:
-        """If another request has stored the same meanwhile, that one counts."""
-        others = step.query(_SAME, (until_ms, file.sha256))
-        is_kept = file.result == STORED and not others
-        kept = (is_kept, until_ms if is_kept else 0, file.key)
-        step.query("UPDATE files SET is_stored = ?, until_ms = ? WHERE key = ?", kept)
-        if others:
-            file.key, file.result = others[0][0], STORED
+        return None
 
     # Links
 

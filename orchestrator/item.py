@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
@@ -16,7 +16,7 @@ from deduplication.reservations import compute_post_key, post_name
 from deduplication.spool import Content
 from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
-from orchestrator.config.model import HEADER, SIZE
+from orchestrator.config.model import AUTHENTICATION, HEADER, SIZE
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
@@ -29,11 +29,13 @@ class Item:
     """``key`` is the same in every notation of the item: webhook ids are made of it. If it is not ``is_recognisable``,
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
-    ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values, ``folded`` those that were read without case and accents: that takes time for a long body.
+    ``media`` are links known to be media, ``links`` those that may be. ``values`` reads what routes may ask about,
+    with all its values, ``folded`` has those that were read without case and accents: that takes time for a long body.
     ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
-    delivered to; without ``tells_recipients``, Router.split reads them from its headers.
-    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
+    delivered to; without ``tells_recipients``, Router.split reads them from its headers. ``payload`` makes what
+    webhooks say of it, as delivered to some addresses: only when it is sent or stored, since a repeat never is.
+    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link;
+    then it ``has_files``.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
@@ -45,8 +47,8 @@ class Item:
     fingerprint: str
     text: str
     links: tuple[str, ...]
-    fields: Mapping[str, tuple[str, ...]]
-    content: Callable[[], dict[str, Any]]
+    values: Callable[[str], tuple[str, ...]]
+    payload: Callable[[Sequence[str]], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -62,18 +64,9 @@ class Item:
     traceparent: str = ""
     thread: str = ""
     is_date_unreadable: bool = False
+    has_files: bool = False
     contents: tuple[Content | None, ...] = field(default=(), repr=False)
     original: Content | None = field(default=None, repr=False)
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
-        payload = self.content()
-        if not self.is_message:
-            payload["delivered_to"] = list(self.recipients)
-        if payload.get("envelope_recipient"):
-            payload["envelope_recipient"] = next(iter(self.recipients), None)
-        return payload
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
@@ -89,12 +82,6 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
     "return_path": lambda email: () if email.return_path is None else (email.return_path,),
     "thread": lambda email: (email.thread,) if email.thread else (),
     "automated": lambda email: (email.automated.kind or "none",) if email.automated else (),
-    **{
-        f"authentication.{method}": lambda email, method=method: tuple(  # type: ignore[misc]
-            filter(None, [getattr(email.authentication, method)])
-        )
-        for method in METHODS
-    },
     "body": lambda email: (email.text,),
     "has_attachments": lambda email: ("true" if email.attachments else "false",),
     SIZE: lambda email: (
@@ -105,22 +92,13 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
 }
 
 
-@frozen
-class EmailFields(Mapping[str, tuple[str, ...]]):
-    """Each is read from the email when a route asks for it."""
-
-    email: Email
-
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        if name.startswith(HEADER):
-            return self.email.headers_named(name.removeprefix(HEADER))
-        return _FIELDS[name](self.email)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_FIELDS)
-
-    def __len__(self) -> int:
-        return len(_FIELDS)
+def email_field(email: Email, name: str) -> tuple[str, ...]:
+    if name.startswith(HEADER):
+        return email.headers_named(name.removeprefix(HEADER))
+    if name.startswith(AUTHENTICATION):
+        verdict = getattr(email.authentication, name.removeprefix(AUTHENTICATION))
+        return (verdict,) if verdict else ()
+    return _FIELDS[name](email)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
@@ -139,8 +117,9 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
         text=email.text,
         links=email.links,
-        fields=EmailFields(email),
-        content=lambda: _payload(email, ids[0]),
+        values=partial(email_field, email),
+        payload=lambda recipients: _payload(email, ids[0], recipients),
+        has_files=email.original is not None or any(each.data is not None for each in email.attachments),
         contents=tuple(each.data for each in email.attachments),
         original=email.original,
         moment=email.date_utc,
@@ -153,7 +132,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     )
 
 
-def _payload(email: Email, email_id: str) -> dict[str, Any]:
+def _payload(email: Email, email_id: str, delivered_to: Sequence[str]) -> dict[str, Any]:
     """In the fields of version 1, an absent part is empty; in the others it is null."""
     return {
         "version": PAYLOAD_VERSION,
@@ -162,7 +141,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "sender": email.sender,
         "sender_email": email.sender_email,
         "date": email.date,
-        "delivered_to": list(email.recipients),
+        "delivered_to": list(delivered_to),
         "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
         "body": email.body,
         "plain": email.plain if email.read_html else "",
@@ -171,13 +150,20 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
         "provider": email.provider,
-        "envelope_recipient": next(iter(email.recipients), None) if email.tells_recipients else None,
+        "envelope_recipient": next(iter(delivered_to), None) if email.tells_recipients and email.recipients else None,
         **email.envelope,
         "raw_url": None,
     }
 
 
 def message_item(message: Message) -> Item:
+    fields = {
+        "subject": (message.title,),
+        "body": (message.text,),
+        SIZE: (str(len(message.text.encode())),),
+        "provider": (MESSAGE,),
+        "source": (message.source,),
+    }
     return Item(
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
@@ -187,17 +173,8 @@ def message_item(message: Message) -> Item:
         text=message.text,
         links=message.links,
         media=message.media,
-        fields={
-            "subject": (message.title,),
-            "sender": (),
-            "to": (),
-            "cc": (),
-            "body": (message.text,),
-            SIZE: (str(len(message.text.encode())),),
-            "provider": (MESSAGE,),
-            "source": (message.source,),
-        },
-        content=lambda: {
+        values=lambda name: fields.get(name, ()),
+        payload=lambda _: {
             "message_key": message.key,
             "source": message.source,
             "id": message.id,

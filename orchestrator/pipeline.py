@@ -8,25 +8,24 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from msgspec import structs
 
 from deduplication.content import content_name
-from deduplication.errors import NoRoom, StoreUnavailable
+from deduplication.errors import NoRoom, StoreUnavailable, try_to
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
-from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
+from deduplication.media import IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Kind, Name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import (
-    DEFAULT_PATTERNS,
+    CLAUSE_PATTERNS,
     GroupMode,
     GroupScope,
-    SubjectPattern,
     group_name,
     group_of,
     is_reply,
@@ -34,8 +33,10 @@ from deduplication.subject_group import (
     scope_of,
 )
 from deduplication.values import frozen
+from orchestrator.config.model import Config
+from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings
 from orchestrator.delivery.sender import Sender, put_off
-from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
+from orchestrator.delivery.webhook import TIMESTAMP, EventType, Payload, pack, unpack, webhook_id
 from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
@@ -103,57 +104,6 @@ class Outcome:
 
 
 @frozen
-class PipelineOptions:
-    """What the settings say about an item on its way.
-
-    ``lease_ms``: how long a crashed request blocks its email; ``budget_s``: how long it may wait for receivers.
-    ``by_workers``: requests store emails, and workers deliver them.
-    ``keeps_suppressed``, ``keeps_delivered``: whether these emails keep their payload, for release and forced replay.
-    ``ids_kept_ms``: how long the ids of emails are remembered, None for ever. ``hides_domains``: of senders, in names.
-    """
-
-    server: str = ""
-    lease_ms: int = 25_000
-    budget_s: float = 8.0
-    by_workers: bool = False
-    keeps_suppressed: bool = True
-    keeps_delivered: bool = False
-    ids_kept_ms: int | None = None
-    tz: tzinfo = UTC
-    patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS
-    group_ttl_seconds: int = 0
-    group_scope: GroupScope = GroupScope.DOMAIN
-    hides_domains: bool = False
-    media_hosts: Collection[str] = DEFAULT_HOSTS
-    identity_parameters: Mapping[str, Collection[str]] = field(default_factory=lambda: IDENTITY_PARAMETERS)
-
-    def shared_names(
-        self, item: Item, route: Route, group: str | None, links: Sequence[str], now: datetime
-    ) -> tuple[Name, ...]:
-        """Names that other items may have too: its subject group and its media. Those of an email count in its scope.
-
-        A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of
-        the older engine (``everyone``) do.
-        """
-        sender = next(iter(item.fields["sender"]), "")
-        is_older = self.group_scope is GroupScope.EVERYONE
-        if not (sender or is_older or item.is_message):
-            return ()  # among whose emails it counts is unknown
-        whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
-        names = [media_name(link, self.identity_parameters, whose) for link in links]
-        if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.folded_subject)):
-            names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
-        return tuple(dict.fromkeys(names))
-
-    def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
-        mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
-        if mode is MediaMode.OFF:
-            return ()
-        found = delivery_links(item.links, mode, self.media_hosts, self.identity_parameters)
-        return (*item.media, *found)[:MOST_MEDIA]
-
-
-@frozen
 class Case:
     """An item on its way: what it claims, and what will be sent. ``links``: parts of that which have links to files."""
 
@@ -165,22 +115,20 @@ class Case:
     links: Mapping[str, Any] = field(default_factory=dict)
 
     def payload(self) -> Payload:
-        received_at = shown_timestamp(self.received)
+        received_at = f"{self.received.astimezone(UTC):{TIMESTAMP}}"
         return {
             "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,
             "timestamp": received_at,
-            **self.item.payload,
+            **self.item.payload(self.item.recipients),
             **self.links,
             "received_at": received_at,
             "subject_group": self.group,
         }
 
-    def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
-        known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
-        return Outcome(status, self.item.id, subject_group=self.group, **known)  # type: ignore[arg-type]
-
-    def retry_later(self, error: str) -> Outcome:
-        return self.outcome(Status.RETRY_LATER, error=error, retry_after_s=RETRY_AFTER_FAILURE_S)
+    def retry_later(
+        self, error: str, status: Status = Status.RETRY_LATER, after_s: int = RETRY_AFTER_FAILURE_S
+    ) -> Outcome:
+        return Outcome(status, self.item.id, subject_group=self.group, retry_after_s=after_s, error=error)
 
 
 @frozen
@@ -193,7 +141,8 @@ class Pipeline:
     guard: RealtimeGuard
     privacy: Privacy
     meter: Meter
-    options: PipelineOptions
+    settings: Settings
+    config: Config
     files: Files | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -211,9 +160,19 @@ class Pipeline:
         except StoreUnavailable as error:
             log.error("item %s: its sender is asked to retry: %s", item.id, error)
             outcome = case.retry_later("the store is away")  # the error may name an internal address
-        log_decision(item, outcome, time.monotonic() - started)
-        count, status = self.meter.count, outcome.status
-        gate = outcome.reason.gate if outcome.reason else RULES.get(status, "")
+        status, reason, count = outcome.status, outcome.reason, self.meter.count
+        gate = reason.gate if reason else RULES.get(status, "")
+        # One line of the log for each item
+        line = "item %(item)s: %(status)s, entry %(entry)s, by %(provider)s in %(ms)d ms"
+        values: dict[str, object] = {"item": outcome.item_id, "status": status, "entry": outcome.id or None}
+        values |= {"provider": item.provider, "ms": int((time.monotonic() - started) * 1000)}
+        if reason:
+            line += ", at %(gate)s, repeats %(original)s"
+            values |= {"gate": gate, "original": reason.original}
+        if outcome.error:
+            line += ", %(error)s"
+            values["error"] = outcome.error
+        log.info(line, values)
         count((1, EMAILS, item.provider, status, gate))
         is_new = not gate and status in (Status.PROCESSED, Status.QUEUED)
         if is_new and any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared):
@@ -231,7 +190,7 @@ class Pipeline:
         """Its names, its destinations, and what they will be sent."""
         # A proof is never scoped to a recipient: it proves one email with all the addresses that it came with (28).
         proof = item.proof
-        proof_key = f"{item.key}|{item.fingerprint}|{item.payload.get('recipients')}" if proof else ""
+        proof_key = f"{item.key}|{item.fingerprint}|{item.payload(()).get('recipients')}" if proof else ""
         if route.identity_by_recipient:
             item, route = for_recipient(item, route)
         # One that cannot be recognised counts as a new one each time.
@@ -241,30 +200,29 @@ class Pipeline:
             window_ms = route.content_window_ms(self.sender.destinations[name].config, item)
             words = content_name(name, item.text, window_ms) if window_ms else None
             wanted.append(Wanted(name, webhook_id(name, key), words))
-        subject, sender = (next(iter(item.fields[name]), "") for name in ("subject", "sender"))
+        subject, sender = (next(iter(item.values(name)), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
         shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
-        to = item.recipients or item.fields["to"]
+        to = item.recipients or item.values("to")
         recipient = f"{to[0][-MOST_SHOWN_CHARS:]}{f' +{len(to) - 1}' if len(to) > 1 else ''}" if to else ""
         about = About(
-            item.id, item.provider, route.name, *shown, self.options.server, recipient=recipient, thread=item.thread
+            item.id, item.provider, route.name, *shown, self.sender.server, recipient=recipient, thread=item.thread
         )
         own = item.own_names
         if self.privacy.is_strict:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
         now = self.now()
+        group, shared = shared_names(self.settings, self.config, item, route, now)
         entry = new_entry_id()
-        group = group_of(item.folded_subject, self.options.patterns, route.subject_groups)
-        links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
             entry=entry,
             owner=f"{self.coordinator.journal.machine}.{entry}",
             own=own,
-            shared=self.options.shared_names(item, route, group, links, now) if group or links else (),
+            shared=shared,
             destinations=tuple(wanted),
             fingerprint=item.fingerprint,
-            lease_ms=self.options.lease_ms,
+            lease_ms=self.settings.lease_ms,
             about=about,
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
@@ -302,8 +260,8 @@ class Pipeline:
             deliveries=skipped,
             answer=status,
         )
-        keeps = self.options.keeps_suppressed
-        self.coordinator.record(entry, pack(self._with_links(case, entry.id).payload()) if keeps else None)
+        case = self._with_links(case, entry.id) if case.item.has_files and self.settings.keep_suppressed else case
+        self.coordinator.record(entry, pack(case.payload()) if self.settings.keep_suppressed else None)
         return Outcome(status, case.item.id, entry.id)
 
     # After it
@@ -312,34 +270,29 @@ class Pipeline:
         if isinstance(found, Busy):
             wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-found.retry_after_ms // 1000)))
             error = f"another request is processing it, or an email with the same {found.gate}"
-            return case.outcome(Status.ALREADY_PROCESSING, error=error, retry_after_s=wait_s)
+            return case.retry_later(error, Status.ALREADY_PROCESSING, wait_s)
         if not isinstance(found, Repeat):
             raise ProofUsed
         original = found.of
         stop = Stop(found.name, original.id or None, original.created_ms or None)
         wanted = tuple(each.destination for each in case.claim.destinations)
-        had_already = wanted if original.id else ()
-        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop, had_already=had_already)
+        status, had_already = repeat_status(original, wanted), wanted if original.id else ()
+        return Outcome(status, case.item.id, original.id, case.group, stop, had_already=had_already)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
-        if self.options.keeps_suppressed or any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan):
-            try:
-                case = self._with_links(case, claimed.entry.id)
-            except BaseException:
-                self._return(case, claimed, "an unexpected error")
-                raise
-        if len(decided) == len(claimed.plan):
-            return self._settle(case, claimed, decided)
-        clock, budget_s = self.coordinator.journal.clock, self.options.budget_s
-        if self.options.by_workers and not claimed.is_alone:  # alone, nothing can be stored (7)
-            stored = [put_off(each, "queued", clock.now_ms()) for each in claimed.to_send]
-            return self._settle(case, claimed, [*decided, *stored])
-        if claimed.lease_until_ms - clock.steady_ms() <= budget_s * 1000:  # rule 4
-            return self._return(case, claimed, "it took too long to get to it")
-        ends_at = time.monotonic() + budget_s
+        clock, budget_s = self.coordinator.journal.clock, min(DELIVERY_BUDGET_S, 0.4 * self.settings.lease_seconds)
+        sent: Sequence[Delivery] = ()
         try:
-            sent = self.sender.send(claimed, case.payload(), ends_at, case.item.traceparent)
+            is_sent = any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan)
+            if case.item.has_files and (is_sent or self.settings.keep_suppressed):
+                case = self._with_links(case, claimed.entry.id)
+            if self.settings.deliver_by == "workers" and not claimed.is_alone:  # alone, nothing can be stored (7)
+                sent = [put_off(each, "queued", clock.now_ms()) for each in claimed.to_send]
+            elif len(decided) < len(claimed.plan):
+                if claimed.lease_until_ms - clock.steady_ms() <= budget_s * 1000:  # rule 4
+                    return self._return(case, claimed, "it took too long to get to it")
+                sent = self.sender.send(claimed, case.payload(), time.monotonic() + budget_s, case.item.traceparent)
         except BaseException:
             self._return(case, claimed, "an unexpected error")
             raise
@@ -347,12 +300,9 @@ class Pipeline:
 
     def _with_links(self, case: Case, entry_id: str) -> Case:
         """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
-        item = case.item
-        if self.files is None or (item.original is None and not any(each is not None for each in item.contents)):
-            return case
-        sender = next(iter(item.fields["sender"]), "")
-        domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.options.hides_domains)
-        return replace(case, links=self.files.link(item, entry_id, domain))
+        sender = next(iter(case.item.values("sender")), "")
+        domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
+        return replace(case, links=self.files.link(case.item, entry_id, domain)) if self.files else case
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""
@@ -364,9 +314,9 @@ class Pipeline:
         statuses = {by_destination[name] for name in wanted if name in by_destination}
         stop = claimed.entry.stop if statuses == {DeliveryStatus.SKIPPED} else None
         status = SKIPPED_AT[stop.gate] if stop else status_of(statuses)
-        others, options = {*by_destination.values()} - {DeliveryStatus.DELIVERED}, self.options
-        is_needed = options.keeps_suppressed if others == {DeliveryStatus.SKIPPED} else bool(others)
-        payload = self._pack(case, claimed) if is_needed or options.keeps_delivered else None
+        others = {*by_destination.values()} - {DeliveryStatus.DELIVERED}
+        is_needed = self.settings.keep_suppressed if others == {DeliveryStatus.SKIPPED} else bool(others)
+        payload = self._pack(case, claimed) if is_needed or self.settings.delivered_payload_days else None
         try:
             settled = self.coordinator.settle(claimed, outcomes, status, payload)
         except NoRoom as error:
@@ -374,10 +324,17 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        had_already = tuple(name for name in wanted if name not in {each.destination for each in claimed.plan})
-        is_tagged = bool(stop and stop.gate is Gate.IDENTITY and stop.original)
-        more = {"had_already": had_already, "warnings": (IGNORED_TAG,) if is_tagged else ()}
-        return case.outcome(status, settled.entry or claimed.entry, reason=stop, **more)
+        entry, planned = settled.entry or claimed.entry, {each.destination for each in claimed.plan}
+        return Outcome(
+            status,
+            case.item.id,
+            entry.id,
+            case.group,
+            stop,
+            deliveries=entry.deliveries,
+            had_already=tuple(name for name in wanted if name not in planned),
+            warnings=(IGNORED_TAG,) if stop and stop.gate is Gate.IDENTITY and stop.original else (),
+        )
 
     def _pack(self, case: Case, claimed: Claimed) -> bytes:
         """To be stored for all its destinations. What an earlier copy has stored stays as it is, since it may be sent
@@ -394,7 +351,8 @@ class Pipeline:
         return pack(payload, case.item.traceparent)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
-        """Its sender keeps it and tries again. Destinations that already received it keep that status."""
+        """Its sender keeps it and tries again. Destinations that already received it keep that status. If it cannot be
+        noted, its claim ends with its lease."""
         delivered = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
         known = {each.destination for each in delivered}
         returned = [
@@ -402,30 +360,34 @@ class Pipeline:
             for each in claimed.plan
             if each.destination not in known
         ]
-        try:
-            self.coordinator.settle(claimed, [*delivered, *returned])
-        except StoreUnavailable as unavailable:
-            log.warning("item %s: its claim ends with its lease: %s", case.item.id, unavailable)
+        try_to(lambda: self.coordinator.settle(claimed, [*delivered, *returned]), f"item {case.item.id}")
         return case.retry_later(error)
 
 
-def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
-    """One line for each item."""
-    line = "item %(item)s: %(status)s, entry %(entry)s, by %(provider)s in %(ms)d ms"
-    values: dict[str, object] = {
-        "item": outcome.item_id,
-        "status": outcome.status.value,
-        "entry": outcome.id or None,
-        "provider": item.provider,
-        "ms": int(took_s * 1000),
-    }
-    if outcome.reason:
-        line += ", at %(gate)s, repeats %(original)s"
-        values |= {"gate": outcome.reason.gate.value, "original": outcome.reason.original}
-    if outcome.error:
-        line += ", %(error)s"
-        values["error"] = outcome.error
-    log.info(line, values)
+def shared_names(
+    settings: Settings, config: Config, item: Item, route: Route, now: datetime
+) -> tuple[str | None, tuple[Name, ...]]:
+    """The subject group of an item, and names that other items may have too: that group, and its media. Those of an
+    email count in GROUP_SCOPE.
+
+    A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of the
+    older engine (``everyone``) do.
+    """
+    sender, is_older = next(iter(item.values("sender")), ""), settings.group_scope is GroupScope.EVERYONE
+    patterns = CLAUSE_PATTERNS if config.subject_patterns is None and not is_older else config.patterns
+    group = group_of(item.folded_subject, patterns, route.subject_groups)
+    mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
+    links, identity = tuple[str, ...](), {**IDENTITY_PARAMETERS, **config.media.identity}
+    if mode is not MediaMode.OFF:
+        links = (*item.media, *delivery_links(item.links, mode, config.media.hosts, identity))[:MOST_MEDIA]
+    if not (group or links) or not (sender or is_older or item.is_message):  # without a sender, the scope is unknown
+        return group, ()
+    scope = "" if item.is_message else scope_of(sender, settings.group_scope, hides_domain=settings.privacy == "strict")
+    names = [media_name(link, identity, scope) for link in links]
+    if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.folded_subject)):
+        month, ttl_s = month_of(settings.timezone, now), settings.subject_group_ttl_seconds
+        names.insert(0, group_name(f"{group}{scope}", month, ttl_s))
+    return group, tuple(dict.fromkeys(names))
 
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:

@@ -29,8 +29,7 @@ class Privacy:
         self._journal = journal
 
     def about(self, about: About) -> About:
-        if not self.is_strict:
-            return about
+        """As it is stored in strict mode."""
         return replace(about, subject=self.text(about.subject), sender=self.text(about.sender), recipient="")
 
     def text(self, text: str) -> str:
@@ -52,8 +51,8 @@ class Privacy:
         return replace(entry, about=replace(about, subject=subject, sender=sender))
 
     def names(self, own: tuple[Name, ...]) -> tuple[Name, ...]:
-        """Names made of subject and sender, or of a title, become digests, without a key: names must not change."""
-        return tuple(map(_digested, own)) if self.is_strict else own
+        """Those made of subject and sender, or of a title, become digests, without a key: names must not change."""
+        return tuple(map(_digested, own))
 
 
 def _digested(name: Name) -> Name:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -64,14 +63,13 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
-        self._route = lru_cache(maxsize=1_000)(self._make_route)  # most items take one of a few
 
     def split(self, item: Item) -> list[Item]:
         """The item for each set of recipients that are handled alike: one for all whose routes have the same gates, and
         one for each recipient where these count separately."""
         recipients = item.recipients
         if not item.tells_recipients:
-            found = dict.fromkeys((*recipients, *item.fields["to"], *item.fields["cc"]))
+            found = dict.fromkeys((*recipients, *item.values("to"), *item.values("cc")))
             recipients = self._likely_recipients(tuple(found), item) if found else ()
         if len(recipients) < 2:
             return [item.delivered_to(recipients)] if recipients != item.recipients else [item]
@@ -99,7 +97,7 @@ class Router:
             is_taken = False
             for route in self._routes:
                 held = (holds(item, recipient, each) for each in route.match)
-                if (route.otherwise and is_taken) or not _matches(route, held):
+                if (route.otherwise and is_taken) or (route.match and not (any if route.any else all)(held)):
                     continue
                 if "dropped_by" not in gates:
                     names[route.name] = None
@@ -116,30 +114,23 @@ class Router:
         to = tuple(destinations) or self._defaults.destinations
         # A sender may choose some of them, never others; all of them if it chooses none.
         to = tuple(name for name in to if name in (item.destinations or ())) or to
-        return self._route(" + ".join(names), to, tuple(gates.items()))
-
-    def _make_route(self, name: str, destinations: tuple[str, ...], gates: tuple[tuple[str, Any], ...]) -> Route:
-        return replace(self._defaults, name=name, destinations=destinations, **dict(gates))
+        return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
 
     def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""
         reached, is_taken = True, False
         for route in self._routes:
             held = tuple(holds(item, recipient, each) for each in route.match)
-            matched = _matches(route, held) and not (route.otherwise and is_taken)
+            matched = not (route.otherwise and is_taken) and (not route.match or (any if route.any else all)(held))
             yield Trial(route, held, matched, reached)
             is_taken = is_taken or (matched and reached and bool(route.destinations))
             reached = reached and not (matched and route.stop)
 
 
-def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
-    return not route.match or (any if route.any else all)(held)
-
-
 def holds(item: Item, recipient: str, condition: Condition) -> bool:
     """Whether any value of the field satisfies it; a field without a value is an empty text."""
     is_recipient = condition.field == RECIPIENT
-    texts = written = (recipient,) if is_recipient else item.fields.get(condition.field) or ("",)
+    texts = written = (recipient,) if is_recipient else item.values(condition.field) or ("",)
     if condition.over is not None:
         return int(texts[0]) > condition.over
     if condition.under is not None:

@@ -8,7 +8,7 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
 from orchestrator.build import open_machine, open_registry
 from orchestrator.config.settings import load_settings
-from orchestrator.data_dir import find_service
+from orchestrator.data_dir import is_trial_service
 
 
 def open_coordinator() -> Coordinator:
@@ -21,7 +21,7 @@ def open_coordinator() -> Coordinator:
     if settings.redis_url and "data_dir" not in settings.model_fields_set and not settings.data_dir.exists():
         journal = Journal(":memory:")
         return Coordinator(journal, open_registry(settings, journal), follows=False)
-    coordinator, fleet = open_machine(settings, is_trial=find_service(settings).is_trial)
+    coordinator, fleet = open_machine(settings, is_trial=is_trial_service(settings))
     if fleet:
         fleet.start()
         ends_at = time.monotonic() + 3 * settings.redis_timeout_ms / 1000

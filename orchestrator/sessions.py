@@ -53,5 +53,5 @@ def has_ended(journal: Journal, session: str) -> bool:
 
 def _ended(step: Step, notes: str) -> dict[str, int]:
     """Sessions listed in the notes that begin with this text, oldest first, with when they may be dropped."""
-    lists = (json.loads(text) for key, (_, text) in members.notes(step).items() if key.startswith(notes))
+    lists = (json.loads(text) for _, text in members.notes(step, notes).values())
     return {session: until_ms for listed in lists for session, until_ms in listed.items() if until_ms > step.now_ms}

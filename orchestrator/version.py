@@ -8,7 +8,4 @@ from importlib import metadata
 
 @cache
 def our_version() -> str:
-    try:
-        return metadata.version("mailonce")
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        return "0"
+    return metadata.version("mailonce")

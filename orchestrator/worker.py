@@ -10,7 +10,7 @@ import threading
 from multiprocessing.context import SpawnProcess
 
 from orchestrator.audit import keep_audit
-from orchestrator.build import Service
+from orchestrator.build import build
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.logs import configure_logging
@@ -21,13 +21,6 @@ GRACE_S = 30.0  # the wait for the rate, and a POST with its default timeouts
 LOOK_EVERY_S = 0.5
 CANNOT_START = 3  # the exit code of a process that would fail in the same way again
 _CONTEXT = multiprocessing.get_context("spawn")
-
-
-def start_worker(settings: Settings, config: Config) -> Service:
-    """The worker of this process, which delivers what is stored."""
-    service = Service(settings, config, is_worker=True)
-    service.start(delivers=True)
-    return service
 
 
 def supervise(settings: Settings) -> None:
@@ -79,7 +72,7 @@ def run_process(settings: Settings, config: Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     try:
-        worker = start_worker(settings, config)
+        worker = build(settings, config, is_worker=True)
     except Exception:  # whatever it is, the supervisor must not start the process again and again
         log.exception("this process cannot start")
         sys.exit(CANNOT_START)

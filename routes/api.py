@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 from flask import Blueprint, abort, current_app, jsonify, redirect, request, send_file
 from werkzeug.wrappers import Response
@@ -22,7 +22,7 @@ from orchestrator.operations.reset import Erase, erase, reset
 from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
-from routes.connections import current_request
+from routes.connections import BoundedRequest
 from routes.endpoints import Operation, admin_endpoint, service
 from routes.responses import RETRY_AFTER_S, Answer, failed
 
@@ -41,7 +41,7 @@ def authenticate() -> Answer | None:
     require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
     if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
         return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-    current_request().mark_proven()
+    cast(BoundedRequest, request).mark_proven()
     return None
 
 

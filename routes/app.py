@@ -73,10 +73,6 @@ def create_app(service: Service) -> Flask:
         if "HTTP_X_FORWARDED_FOR" in environ and not is_among(peer_address(environ), trusted):
             note_untrusted_proxy(service, peer_address(environ))
 
-    @app.teardown_request
-    def end(_error: BaseException | None) -> None:
-        request_id.set("")
-
     @app.errorhandler(Exception)
     def refuse(error: Exception) -> Response:
         if isinstance(error, Unauthorized | TooManyGuesses):

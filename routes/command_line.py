@@ -11,10 +11,10 @@ from deduplication.errors import DeduplicationError
 from orchestrator.build import check_start
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError
-from orchestrator.data_dir import ensure_tokens, find_service
+from orchestrator.data_dir import ensure_tokens, is_trial_service
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
-from orchestrator.importing.sources import NoSource
+from orchestrator.importing.sources import Unreadable
 from orchestrator.operations.destinations import InvalidAction
 from orchestrator.worker import supervise
 from routes.commands.check import check
@@ -29,7 +29,7 @@ from routes.providers.registry import TYPES, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
 # Errors that a person can correct: reported in one line, without a traceback.
-EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidAction, InvalidPayload, NoSource, SampleUnavailable)
+EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidAction, InvalidPayload, SampleUnavailable, Unreadable)
 
 
 class Mailonce(click.Group):
@@ -86,7 +86,7 @@ def signed_sample(provider: str, url: str | None) -> None:
         raise click.UsageError(f"PROVIDER must be one of {', '.join(TYPES)}, or another name from mailonce.toml")
     settings = read_settings()
     if not settings.ingress_token:
-        find_service(settings)  # its token is in DATA_DIR
+        is_trial_service(settings)  # its token is in DATA_DIR
     config = load_config(settings)
     opened = open_providers(config, Surroundings(ensure_tokens(settings).ingress, fetch))
     if provider not in opened:

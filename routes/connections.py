@@ -15,16 +15,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from flask import Request, request
+from flask import Request
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseException
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
 
 from deduplication.spool import Blob, Content, Spool, read_all
+from orchestrator.logs import request_id
 
 if TYPE_CHECKING:  # gunicorn keeps the folder in which its configuration is imported
     from gunicorn.config import Config
@@ -182,6 +183,7 @@ class BoundedRequest(Request):
 
     def close(self) -> None:
         """Flask calls this when the request is over."""
+        request_id.set("")
         self.mark_proven()
         super().close()
 
@@ -238,8 +240,3 @@ class BoundedRequest(Request):
             log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
             raise InvalidChunks from None
         return received
-
-
-def current_request() -> BoundedRequest:
-    """Flask's, by the type that the application gives it, without its proxy: that takes a microsecond each time."""
-    return cast(BoundedRequest, request._get_current_object())  # type: ignore[attr-defined]

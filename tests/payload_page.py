@@ -53,10 +53,11 @@ COLUMNS = {
 def payloads(settings: str = WITH_TRUSTED) -> Mapping[str, dict[str, Any]]:
     """Of that email, in each form of each provider."""
     fetches = Fetches()
-    return {
-        form: dict(email_item(email_in(provider_of(settings, provider_named(form), fetches), request()), None).payload)
+    items = {
+        form: email_item(email_in(provider_of(settings, provider_named(form), fetches), request()), None)
         for form, request in forms_of(LETTER_WITH_EVERYTHING, fetches).items()
     }
+    return {form: item.payload(item.recipients) for form, item in items.items()}
 
 
 def _filled(payload: Mapping[str, Any]) -> set[str]:

@@ -27,7 +27,6 @@ from flask.testing import FlaskClient
 
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
-from orchestrator.worker import start_worker
 from routes.app import create_app
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
@@ -97,7 +96,7 @@ def opened(way: str, folder: Path, redis: RedisServer, sink: Sink) -> Iterator[S
         disk_free_mb=1,
     )
     service = build(settings)
-    worker = start_worker(settings, service.config) if settings.deliver_by == "workers" else None
+    worker = build(settings, service.config, is_worker=True) if settings.deliver_by == "workers" else None
     try:
         while service.fleet and not _knows_the_era(service):
             time.sleep(0.01)

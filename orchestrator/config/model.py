@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,6 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from deduplication.authentication import METHODS, Verdict
 from deduplication.automated import AutomatedKind
@@ -28,29 +27,21 @@ from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
-from orchestrator.config.settings import (
-    Secret,
-    Settings,
-    SettingsError,
-    WebAddress,
-    check_web_address,
-    environment,
-    passes,
-)
+from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, environment, passes
 from orchestrator.config.words import Loc, listed, problem, reason
 from orchestrator.delivery.counters import parse_rate
 
 LOG_URL = "log:"
 DEFAULT_PATH = Path("mailonce.toml")
-T = TypeVar("T")
+NO_FILE = Document(DEFAULT_PATH, {}, {})
 OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     *("content-type", "content-length", "transfer-encoding", "host"),
 )
-HEADER, SIZE = "header:", "size"
+HEADER, AUTHENTICATION, SIZE = "header:", "authentication.", "size"
 WORDS = {
     "automated": (*get_args(AutomatedKind), "none", ""),
-    **{f"authentication.{method}": (*get_args(Verdict), "") for method in METHODS},
+    **{f"{AUTHENTICATION}{method}": (*get_args(Verdict), "") for method in METHODS},
     "has_attachments": ("true", "false"),
 }
 """Tested fields that have one of a few values, the empty one if it is unknown."""
@@ -58,24 +49,10 @@ TESTED = (
     *("subject", "sender", "reply_to", "return_path", "recipient", "to", "cc", "body", "thread"),
     *("provider", "source", SIZE, *WORDS),
 )
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+_HEADER_LINE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+:(?:[!-~](?:[\t -~]*[!-~])?)?")
 _HEADERS = f"""a table such as {{ X-Team = "sales" }}: of ASCII, each name once, and none of {", ".join(OUR_HEADERS)}"""
 _SECRETS = 'a Standard Webhooks secret ("whsec_..." or "whsk_..."), or a list of them'
 _NAMED = 'with names of small letters, digits, "-" and "_"'
-
-
-def _not_empty(value: T) -> T:
-    """Unlike min_length, this is not an error as well if an entry is wrong."""
-    if not value:
-        raise ValueError("empty")
-    return value
-
-
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # pydantic would read it as 1 or 0
-        raise ValueError("a number")
-    return value
 
 
 def _one_or_several(value: Any) -> Any:
@@ -95,14 +72,9 @@ def _check_one_group(regex: str) -> str:
     return regex
 
 
-def _check_url(url: str) -> None:
-    if url != LOG_URL:
-        check_web_address(url)
-
-
 def _check_headers(headers: dict[str, str]) -> dict[str, str]:
     names = {name.lower() for name in headers}
-    are_printable = all(_HEADER_NAME.fullmatch(k) and _HEADER_VALUE.fullmatch(v) for k, v in headers.items())
+    are_printable = all(_HEADER_LINE.fullmatch(f"{name}:{value}") for name, value in headers.items())
     if not are_printable or len(names) < len(headers) or names & set(OUR_HEADERS):
         raise ValueError("not headers of a request, or headers of ours")
     return headers
@@ -114,16 +86,12 @@ def _as_word(value: Any) -> Any:
 
 _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
 # A list that has lost its last secret must not switch signing off.
-_Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), AfterValidator(_not_empty)]
-_Names = Annotated[tuple[str, ...], AfterValidator(_not_empty)]
+_Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), Field(min_length=1)]
+_Names = Annotated[tuple[str, ...], Field(min_length=1)]
 _Regex = Annotated[str, passes(_check_regex)]
-_Url = Annotated[str, passes(_check_url)]
 _Headers = Annotated[dict[str, str], AfterValidator(_check_headers)]
 _Rate = Annotated[str, Field(min_length=1), passes(parse_rate)]
-_Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
-_Whole = Annotated[int, BeforeValidator(_not_bool)]
-_Number = Annotated[float, BeforeValidator(_not_bool)]
 _Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)}|{HEADER}[!-9;-~]+)\z")]
 
 
@@ -137,7 +105,9 @@ class _Model(BaseModel):
 
 
 class DestinationConfig(_Model):
-    url: _Url = Field(min_length=1, repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"')
+    url: Literal["log:"] | WebAddress = Field(
+        min_length=1, repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"'
+    )
     """Where the webhook goes; "log:" prints it instead."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs the webhook, with each of them while you rotate; without one, webhooks are not signed."""
@@ -147,21 +117,21 @@ class DestinationConfig(_Model):
     """Whether to send a form if the destination answers 415 to JSON."""
     headers: _Headers = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
-    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
+    connect_timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
-    read_timeout_s: _Number = Field(default=15.0, ge=0.1, le=300, description="seconds")
+    read_timeout_s: float = Field(default=15.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take. A request waits at most 8 s for it, and leaves the rest to a retry."""
-    max_attempts: _Whole = Field(default=11, ge=1, le=50, description="attempts, including the first")
+    max_attempts: int = Field(default=11, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
-    content_window_s: _Whole | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
+    content_window_s: int | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
     """How long an item with the same first ten words is a duplicate; by default 72 hours for messages, 0 for emails."""
     enabled: bool = True
     """With false, deliveries are stored until it is true again."""
-    breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
+    breaker_failures: int = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
-    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
+    breaker_pause_s: float = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long a failing destination is left alone before one stored delivery probes it."""
 
 
@@ -176,9 +146,9 @@ class Condition(_Model):
     """The field contains this text."""
     regex: _Regex | None = Field(default=None, description="a regular expression")
     """The field has a match of this RE2 expression, a body in its first 100,000 characters."""
-    over: _Whole | None = Field(default=None, ge=0, le=10**12, description="bytes")
+    over: int | None = Field(default=None, ge=0, le=10**12, description="bytes")
     """The `size` is more than this: of texts and attachments together."""
-    under: _Whole | None = Field(default=None, ge=1, le=10**12, description="bytes")
+    under: int | None = Field(default=None, ge=1, le=10**12, description="bytes")
     """The `size` is less than this."""
     exact: bool = False
     """Whether accents, case and white space matter."""
@@ -263,16 +233,10 @@ class AlertsConfig(_Model):
     """Where alarms are sent; without it, they are only shown on /health."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs alarms like a destination's secret."""
-    after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="seconds")
+    after_s: float = Field(default=60.0, ge=0, le=86_400, description="seconds")
     """How long a problem must last before an alarm is sent, and be over before it is cleared."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
     """Alarms that are disabled."""
-
-    @model_validator(mode="after")
-    def _check_secret_has_url(self) -> Self:
-        if self.secret and not self.url:
-            raise reason("must have a url, since it has a secret")
-        return self
 
 
 class PatternConfig(_Model):
@@ -289,7 +253,6 @@ UNSUBSCRIBE = RouteConfig(
     match=(Condition(field="subject", contains="desabo"),),
     subject_groups=GroupMode.OFF,
 )
-_Routes = Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]
 EVERYTHING_ELSE = RouteConfig(name="everything else", realtime_only=False)
 
 
@@ -298,7 +261,7 @@ class Config(_Model):
 
     destinations: dict[_Name, DestinationConfig] = Field(default={}, description=f"tables [destinations.name] {_NAMED}")
     """Where webhooks go."""
-    routes: _Routes = Field(default=(UNSUBSCRIBE, EVERYTHING_ELSE), description="tables [[routes]]")
+    routes: tuple[RouteConfig, ...] = Field(default=(UNSUBSCRIBE, EVERYTHING_ELSE), description="tables [[routes]]")
     """Which emails go where, and which gates apply to them; evaluated in order."""
     subject_patterns: tuple[PatternConfig, ...] | None = Field(default=None, description="tables [[subject_patterns]]")
     """Which subjects form a group; replaces the two default patterns."""
@@ -306,9 +269,11 @@ class Config(_Model):
     """Which links are files."""
     alerts: AlertsConfig = Field(default=AlertsConfig(), description="a table [alerts]")
     """Where alarms are sent."""
-    providers: dict[_Name, _Table] = Field(default={}, repr=False, description=f"tables [providers.name] {_NAMED}")
+    providers: dict[_Name, dict[str, Any]] = Field(
+        default={}, repr=False, description=f"tables [providers.name] {_NAMED}"
+    )
     """Which providers are enabled, and their credentials."""
-    _document: Document | None = PrivateAttr(None)
+    _document: Document = PrivateAttr(NO_FILE)
     _is_trial: bool = PrivateAttr(False)
 
     @property
@@ -316,7 +281,7 @@ class Config(_Model):
         """Whether no destination is configured: webhooks are printed, which does not count as delivered."""
         return self._is_trial
 
-    @property
+    @cached_property
     def patterns(self) -> tuple[SubjectPattern, ...]:
         if self.subject_patterns is None:
             return DEFAULT_PATTERNS
@@ -324,9 +289,7 @@ class Config(_Model):
 
     def error(self, loc: Loc, text: str) -> SettingsError:
         """For code that validates a section: ``error(("providers", "ses", "topics"), "must be a list of ARNs")``."""
-        if self._document is None:
-            return SettingsError(f"{'.'.join(map(str, loc))} {text}")
-        return self._document.error([(loc, f"{self._document.name_of(loc)} {text}")])
+        return self._document.error([(loc, text)])
 
 
 def load_config(settings: Settings, environ: Mapping[str, str] | None = None) -> Config:
@@ -334,44 +297,28 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
     ``environ`` is what env:NAME in the file refers to, by default the environment of the process.
     """
-    path = settings.mailonce_config or DEFAULT_PATH
-    if not settings.mailonce_config and not path.is_file():
-        return _with_a_destination(Config(), settings)
-    document = read_document(path, environment() if environ is None else environ)
+    path, document = settings.mailonce_config or DEFAULT_PATH, NO_FILE
+    if settings.mailonce_config or path.is_file():
+        document = read_document(path, environment() if environ is None else environ)
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
-        raise document.error((details["loc"], _in_words(document, details)) for details in error.errors()) from None
+        raise document.error(problem(Config, details) for details in error.errors()) from None
     config._document = document
-    config = _with_a_destination(config, settings)
-    if problems := list(_route_problems(config)):
-        raise document.error((loc, f"{document.name_of(loc)} {text}") for loc, text in problems)
+    if not config.destinations:
+        default = DestinationConfig.model_construct(url=settings.webhook_url or LOG_URL, secret=settings.webhook_secret)
+        config = config.model_copy(update={"destinations": {"default": default}})
+        config._is_trial = not settings.webhook_url
+    if problems := list(_contradictions(config, settings)):
+        raise document.error(problems)
     return config
 
 
-def _in_words(document: Document, error: ErrorDetails) -> str:
-    loc, text = problem(Config, error)
-    if error["type"] == "reason" and document.is_reference(loc):
-        text = text.partition(";")[0]  # the rest may quote the value
-    return f"{document.name_of(loc)} {text}"
-
-
-def _with_a_destination(config: Config, settings: Settings) -> Config:
-    if config.destinations:
-        urls = {destination.url for destination in config.destinations.values()}
-        if settings.webhook_url and settings.webhook_url not in urls:
-            first = next(iter(config.destinations))
-            text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
-            raise config.error(("destinations", first), text)
-        return config
-    destination = DestinationConfig.model_construct(url=settings.webhook_url or LOG_URL, secret=settings.webhook_secret)
-    config = config.model_copy(update={"destinations": {"default": destination}})
-    config._is_trial = not settings.webhook_url
-    return config
-
-
-def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
+def _contradictions(config: Config, settings: Settings) -> Iterator[tuple[Loc, str]]:
     known = ", ".join(config.destinations)
+    if settings.webhook_url and all(each.url != settings.webhook_url for each in config.destinations.values()):
+        text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
+        yield ("destinations", next(iter(config.destinations))), text
     if "routes" not in config.model_fields_set:
         if len(config.destinations) > 1:
             yield ("routes",), f"is required with several destinations, to say which emails go to {known}"
@@ -389,5 +336,5 @@ def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
                 yield (*loc, place), f"must be one of {known}"
         if route.otherwise and not is_last:
             yield ("routes", index, "otherwise"), "must be left out of all routes but the last"
-    if config.routes[-1].match:
-        yield ("routes", len(config.routes) - 1, "match"), "must be left out of the last route, for all other emails"
+    if not config.routes or config.routes[-1].match:
+        yield ("routes",), "must end with a route that has no match, for all other emails"

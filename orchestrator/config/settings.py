@@ -6,7 +6,8 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -67,36 +68,29 @@ def check_web_address(text: str) -> None:
         raise ValueError("not a web address")
 
 
-def token_weakness(token: str) -> str:
-    """Why it is too easy to guess, without showing it; empty for a strong token."""
-    different = len(set(token))
-    is_strong = len(token) >= 16 and different >= 8
-    return "" if is_strong else f"has {len(token)} characters, {different} of them different"
-
-
-def environment() -> Mapping[str, str]:
-    """The variables of the process and of .env, for env:NAME in mailonce.toml as well; the process takes precedence."""
-    return {name: value for source in _sources() for name, value in source.items() if value is not None}
-
-
-def _sources() -> tuple[Mapping[str, str | None], Mapping[str, str]]:
-    return dotenv_values(DOTENV) if DOTENV.is_file() else {}, os.environ
+def environment() -> dict[str, str]:
+    """The variables of .env and of the process, which take precedence, for env:NAME in mailonce.toml as well. Empty
+    ones count as absent: a compose file may pass REDIS_URL=${REDIS_URL:-} on."""
+    sources = (dotenv_values(DOTENV) if DOTENV.is_file() else {}, os.environ)
+    return {name: value for source in sources for name, value in source.items() if value}
 
 
 def _split(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-def _check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
+def check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises ValueError if one is too easy to guess, without showing it."""
     for number, token in enumerate(tokens, 1):
-        if weakness := token_weakness(token):
-            raise reason(f"must be {STRONG_TOKENS}; token {number} {weakness}")
+        if len(token) < 16 or len(set(token)) < 8:
+            why = f"token {number} has {len(token)} characters, {len(set(token))} of them different"
+            raise reason(f"must be {STRONG_TOKENS}; {why}")
     return tokens
 
 
 Secret = Annotated[str, AfterValidator(check_secret)]
 _Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_split)]
-_Tokens = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_tokens)]
+_Tokens = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(check_tokens)]
 _Networks = Annotated[tuple[IPvAnyNetwork, ...], BeforeValidator(_split)]
 _RedisUrl = Annotated[str, passes(parse_address)]
 WebAddress = Annotated[str, passes(check_web_address)]
@@ -238,11 +232,11 @@ class Settings(BaseModel):
             return "{mailonce}:"
         return self.key_prefix
 
-    @property
+    @cached_property
     def lease_ms(self) -> int:
         return int(self.lease_seconds * 1000)
 
-    @property
+    @cached_property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
 
@@ -260,13 +254,12 @@ class Settings(BaseModel):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Settings from the environment, whatever the case of their names; empty ones count as absent, and ``given`` ones
-    take precedence. Raises SettingsError."""
+    """From the environment, whatever the case of their names; ``given`` ones take precedence. Raises SettingsError."""
     try:
-        found = {name.lower(): value for source in _sources() for name, value in source.items() if value}
+        found = {name.lower(): value for name, value in environment().items()}
         return Settings(**{name: found[name] for name in found.keys() & Settings.model_fields} | given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None
+        raise SettingsError("; ".join(map(_in_words, error.errors()))) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{DOTENV.resolve()} must be readable, in UTF-8; {error}") from None
 
@@ -275,9 +268,8 @@ def _in_words(error: ErrorDetails) -> str:
     loc, text = problem(Settings, error)
     if not loc:
         return text
-    name = str(loc[0])
-    shown = f", got {error['input']!r}" if Settings.model_fields[name].repr else ""
-    return f"{name.upper()} {text}{shown}"
+    is_shown = Settings.model_fields[str(loc[0])].repr
+    return f"{str(loc[0]).upper()} {text}" + (f", got {error['input']!r}" if is_shown else "")
 
 
 def log_where_settings_come_from() -> None:
@@ -290,11 +282,10 @@ def log_where_settings_come_from() -> None:
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Names that are almost a setting's, with the setting that was meant."""
-    settings = {name.upper() for name in Settings.model_fields}
+    known = [name.upper() for name in Settings.model_fields]
+    guessed = [name for name in known if len(name) >= SHORTEST_GUESSED]
     found = {}
-    for name in sorted(name for name in names if name.upper() not in settings):
-        bare = name.upper().removeprefix("MAILONCE_")
-        similar = [known for known in settings if len(known) >= SHORTEST_GUESSED and abs(len(known) - len(bare)) <= 1]
-        for meant in difflib.get_close_matches(bare, similar, n=1, cutoff=0.8):
+    for name in sorted(name for name in names if name.upper() not in known):
+        for meant in difflib.get_close_matches(name.upper().removeprefix("MAILONCE_"), guessed, n=1, cutoff=0.88):
             found[name] = meant
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from enum import EnumType
 from types import NoneType
@@ -52,8 +51,7 @@ def problem(model: type[BaseModel], error: ErrorDetails) -> tuple[Loc, str]:
         fields = inner.model_fields if inner else {}
         position = length if inner is field.annotation else length + 1  # behind the name or number of an entry
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(loc[-1]), fields, n=1)
-        return loc, "is unknown; " + (f"did you mean {close[0]}?" if close else f"known are {', '.join(fields)}")
+        return loc, f"is unknown; known are {', '.join(fields)}"
     if error["type"] == "reason" or field is None:
         return loc, error["msg"]
     return loc[:length], f"{'is required; it ' if error['type'] == 'missing' else ''}must be {must_be(field)}"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from deduplication import members
-from deduplication.errors import StoreUnavailable
+from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.sqlite import Step
 from deduplication.values import frozen
 from orchestrator.audit import audit
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half-open"]
 
 ANSWERED_GONE, BY_410 = "answered 410 Gone", "410"
-READ_EVERY_S = 1.0
 MOST_HASTENED = 10_000
 _PAUSE, _FAILING = "destination:", "failing:"  # notes, which all machines share (rule 12)
 
@@ -58,7 +57,7 @@ class Guard:
     A destination is failing from its first failure until a delivery succeeds on any machine. While it is failing, a
     probe is due after each pause without an attempt, even if the breaker is closed because few emails came.
 
-    What other processes wrote is read at most once a second, so that an email does not wait for it.
+    What other processes wrote is read every second, behind the requests (``refresh``).
     """
 
     def __init__(self, counters: Counters, configs: Mapping[str, DestinationConfig]) -> None:
@@ -68,34 +67,27 @@ class Guard:
         self._configs = configs
         self._failing: set[str] = set()
         self._pauses: dict[str, PauseState] = {}
-        self._read_at = float("-inf")
+        self.refresh()
 
     def refresh(self) -> None:
-        """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
-        try:
-            with self._journal.reading() as step:
-                notes = members.notes(step)
-                failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
-            self._pauses = {
-                key.removeprefix(_PAUSE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
-                for key, (at_ms, value) in notes.items()
-                if key.startswith(_PAUSE)
-            }
-            # Another machine may have found out that a destination fails, or that it works again.
-            fleet = {name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes}
-            has_breaker = {name for name in fleet if self._configs[name].breaker_failures}
-            began = {name for name, fails in fleet.items() if fails} & has_breaker - failing
-            ended = {name for name, fails in fleet.items() if not fails} & failing
-            if began or ended:
-                with self._journal.step() as step:
-                    for name in began:
-                        step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
-                    for name in ended:
-                        step.query("DELETE FROM breakers WHERE destination = ?", (name,))
-            self._failing = (failing | began) - ended
-        except StoreUnavailable as error:
-            log.warning("paused and failing destinations are not read again: %s", error)
-        self._read_at = time.monotonic()  # not before: other threads would go on with what is old
+        """Reads pauses and breakers now."""
+        with self._journal.reading() as step:
+            pauses, fleet = members.notes(step, _PAUSE), members.notes(step, _FAILING)
+            failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
+        self._pauses = {
+            name: PauseState(value != "", at_ms, **json.loads(value or "{}")) for name, (at_ms, value) in pauses.items()
+        }
+        # Another machine may have found out that a destination fails, or that it works again.
+        has_breaker = {name for name, config in self._configs.items() if config.breaker_failures}
+        began = {name for name, (_, fails) in fleet.items() if fails} & has_breaker - failing
+        ended = {name for name, (_, fails) in fleet.items() if not fails} & failing
+        if began or ended:
+            with self._journal.step() as step:
+                for name in began:
+                    step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
+                for name in ended:
+                    step.query("DELETE FROM breakers WHERE destination = ?", (name,))
+        self._failing = (failing | began) - ended
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
@@ -103,7 +95,7 @@ class Guard:
             return Blocker.NO_DESTINATION
         if not self._configs[destination].enabled:
             return Blocker.DISABLED
-        return Blocker.PAUSED if self.pause_of(destination).is_paused else None
+        return Blocker.PAUSED if self._pauses.get(destination, _NEVER_PAUSED).is_paused else None
 
     def blocker(self, destination: str) -> Blocker | None:
         """Why no stored delivery is sent there now, its breaker included; None if it works."""
@@ -113,8 +105,6 @@ class Guard:
     # Pauses
 
     def pause_of(self, destination: str) -> PauseState:
-        if time.monotonic() - self._read_at > READ_EVERY_S:
-            self.refresh()
         return self._pauses.get(destination, _NEVER_PAUSED)
 
     def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> bool:
@@ -122,7 +112,7 @@ class Guard:
         nothing."""
         key, note = f"{_PAUSE}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            _, known = members.notes(step).get(key, (0, ""))
+            _, known = members.notes(step, _PAUSE).get(destination, (0, ""))
             is_new = known != note and not (known and by == BY_410)
             if is_new:
                 members.put_note(step, key, note)
@@ -130,31 +120,19 @@ class Guard:
         if not is_new:
             return False
         if not is_paused:
-            try:
-                self._coordinator.hasten(destination, MOST_HASTENED)
-            except StoreUnavailable as error:
-                log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
+            try_to(lambda: self._coordinator.hasten(destination, MOST_HASTENED), f"destination {destination}")
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
         return True
 
-    def pause_gone(self, destination: str) -> None:
-        """After a 410, nothing more is sent there until an operator resumes it."""
-        try:
-            if self.set_paused(destination, True, reason=ANSWERED_GONE, by=BY_410):
-                log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
-        except StoreUnavailable as error:
-            log.error("destination %s: not paused: %s", destination, error)
-
     # Circuit breaker and rate
 
-    def wait_s(self, destination: str) -> float:
-        """0.0 if the caller may send, which is counted; otherwise the seconds to wait before asking again.
+    def wait_s(self, destination: str, patience_s: float = 0.0) -> float:
+        """0.0 if the caller may send, which is counted; otherwise the seconds to wait before asking again. Waits here
+        if only the rate is in the way, and for less than ``patience_s``.
 
         After sending, the caller reports ``succeeded`` or ``failed``.
         """
-        if time.monotonic() - self._read_at > READ_EVERY_S:
-            self.refresh()
         # The breaker first: a destination that is down uses up no rate.
         if destination in self._failing:
             with self._journal.step() as step:
@@ -164,7 +142,11 @@ class Guard:
                 if left_s <= 0:  # exactly one caller is the probe: it counts as failed until it has succeeded
                     step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
         rate = self._configs[destination].rate
-        return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
+        wait_s = self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
+        if not 0 < wait_s < patience_s:
+            return wait_s
+        time.sleep(wait_s)
+        return self.wait_s(destination, patience_s - wait_s)
 
     def succeeded(self, destination: str) -> None:
         """The destination works, even if it refused this webhook. If it was failing for longer than a pause or its
@@ -183,10 +165,9 @@ class Guard:
             with self._journal.step() as step:
                 step.query("DELETE FROM breakers WHERE destination = ?", (destination,))
                 members.put_note(step, note, "")
+            self._failing.discard(destination)
         except StoreUnavailable as error:
             log.warning("destination %s: works, but its failures are not cleared: %s", destination, error)
-            return
-        self._failing.discard(destination)
 
     def failed(self, destination: str, *, counts: bool = True) -> None:
         """An attempt failed; if it ``counts``, that is one more failure in a row. The pause begins again."""

@@ -13,11 +13,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from deduplication.errors import StoreUnavailable
+from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.values import frozen
-from orchestrator.delivery.guard import Blocker, Guard
+from orchestrator.delivery.guard import ANSWERED_GONE, BY_410, Blocker, Guard
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
@@ -135,9 +135,10 @@ class Sender:
         name, now_ms = delivery.destination, self.coordinator.journal.clock.now_ms
         if blocker := self.guard.lasting_blocker(name):
             return self._hold_back(delivery, blocker)
-        if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
+        patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
+        if patience_s < 0:
             return put_off(delivery, "no time left for it", now_ms())
-        if wait_s := self._wait(name, ends_at):
+        if wait_s := self.guard.wait_s(name, patience_s):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
         max_attempts = self.destinations[name].config.max_attempts
@@ -149,8 +150,7 @@ class Sender:
         while True:
             # A receiver may fail for one email only, and however often: it counts once.
             counts = not (delivery.tries or attempts or is_extra)
-            attempt, result = self._post(name, webhook, ends_at, counts=counts)
-            log_attempt(entry.id, delivery, attempt)
+            attempt, result = self._post(name, webhook, ends_at, entry=entry.id, counts=counts)
             attempts.append(attempt)
             is_answer = isinstance(result, Receipt) or result.is_about_this_webhook or result.retry_after_s
             if ends_at is None or is_answer or len(attempts) >= at_once:
@@ -158,7 +158,7 @@ class Sender:
             if ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
-            if self._wait(name, ends_at):
+            if self.guard.wait_s(name):
                 break
         ended_ms = now_ms()
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
@@ -185,18 +185,10 @@ class Sender:
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
-    def _wait(self, name: str, ends_at: float | None) -> float:
-        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait, 0.0 if
-        the caller may send."""
-        patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
-        while 0 < (wait_s := self.guard.wait_s(name)) < patience_s and self.guard.breaker(name) == "closed":
-            time.sleep(wait_s)
-            patience_s -= wait_s
-        return wait_s
-
     def _post(
-        self, name: str, webhook: Webhook, ends_at: float | None, *, counts: bool
+        self, name: str, webhook: Webhook, ends_at: float | None, *, entry: str, counts: bool
     ) -> tuple[Attempt, Receipt | DeliveryFailed]:
+        """One POST, logged in one line."""
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         result: Receipt | DeliveryFailed
         try:
@@ -206,27 +198,24 @@ class Sender:
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
         error = str(result) if isinstance(result, DeliveryFailed) else None
+        values = {
+            "entry": entry,
+            "destination": name,
+            "webhook_id": webhook.webhook_id,
+            "ms": int(took_s * 1000),
+            "status_code": result.status_code,
+            **({"error": error} if error else {}),
+        }
+        level, outcome = (logging.WARNING, "failed: %(error)s") if error else (logging.INFO, "delivered")
+        log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
         if isinstance(result, Receipt) or result.is_about_this_webhook:  # the destination works
             self.guard.succeeded(name)
         else:
             self.guard.failed(name, counts=counts)
-        if result.status_code == GONE:
-            self.guard.pause_gone(name)
+        if result.status_code == GONE:  # nothing more is sent there until an operator resumes it
+            pause = partial(self.guard.set_paused, name, True, reason=ANSWERED_GONE, by=BY_410)
+            try_to(pause, f"destination {name}")
         return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
-
-
-def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
-    """One line for each POST."""
-    values = {
-        "entry": entry,
-        "destination": delivery.destination,
-        "webhook_id": delivery.webhook_id,
-        "ms": attempt.latency_ms,
-        "status_code": attempt.status_code,
-        **({"error": attempt.error} if attempt.error else {}),
-    }
-    level, outcome = (logging.WARNING, "failed: %(error)s") if attempt.error else (logging.INFO, "delivered")
-    log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
 
 
 # What follows: pure functions of Delivery

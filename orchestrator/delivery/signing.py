@@ -11,7 +11,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported where there is a private key: it takes 8 MB of a process, and most have none
@@ -41,22 +41,16 @@ def public_keys(secrets: Iterable[str]) -> list[str]:
     return [PUBLIC + base64.b64encode(key.public_bytes_raw()).decode() for key in keys]
 
 
-class Signer:
-    """Signs with every secret: during a rotation, a receiver may know the old one or the new one."""
-
-    def __init__(self, secrets: Sequence[str]) -> None:
-        self._signs = [_sign_with(secret) for secret in secrets]
-
-    def headers(self, webhook_id: str, moment: datetime, body: str) -> dict[str, str]:
-        """For exactly this body, sent at this moment. Empty if there are no secrets."""
-        if not self._signs:
-            return {}
-        timestamp = int(moment.timestamp())
-        message = f"{webhook_id}.{timestamp}.{body}".encode()
-        signatures = [sign(message) for sign in self._signs]
-        return {"webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
+def signature_headers(secrets: Sequence[str], webhook_id: str, moment: datetime, body: str) -> dict[str, str]:
+    """For exactly this body, sent at this moment. Signed with every secret: during a rotation, a receiver may know the
+    old one or the new one."""
+    timestamp = int(moment.timestamp())
+    message = f"{webhook_id}.{timestamp}.{body}".encode()
+    signatures = [_sign_with(secret)(message) for secret in secrets]
+    return {"webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
 
 
+@lru_cache
 def _sign_with(secret: str) -> Callable[[bytes], str]:
     sign: Callable[[bytes], bytes]
     if secret.startswith(PRIVATE):

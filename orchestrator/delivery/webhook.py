@@ -25,7 +25,7 @@ from deduplication.journal.entry import Delivery, Entry
 from deduplication.values import frozen
 from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.fetching import UNREAD, TimedPools
-from orchestrator.delivery.signing import Signer
+from orchestrator.delivery.signing import signature_headers
 
 Payload = Mapping[str, Any]
 
@@ -36,6 +36,7 @@ LARGE_BYTES = 256 << 10
 PIECE_BYTES = 16 << 10
 SLOWEST_BYTES_PER_S = 256 << 10  # a large webhook gets the time that this line would take, on top of its timeouts
 MAX_RECEIVER_ID_CHARACTERS = 200
+TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"  # when an event happened, in UTC
 
 _UNSUPPORTED_MEDIA_TYPE = 415
 _CONTENT_TYPES = {"json": "application/json", "form": "application/x-www-form-urlencoded"}
@@ -112,7 +113,6 @@ class Destination:
         self._name = name
         self.config = config
         self._format: str = config.format
-        self._signer = Signer(config.secret)
         self._pools = TimedPools(pool_size)
         parts = urlsplit(config.url)
         user = unquote(f"{parts.username}:{parts.password or ''}") if parts.username else None
@@ -135,9 +135,7 @@ class Destination:
                 self._format = "form"
         if 200 <= status < 300:
             return Receipt(status, _receiver_id(body))
-        is_redirect = 300 <= status < 400
-        remark = " Gone" if status == GONE else " (redirects are not followed)" if is_redirect else ""
-        wait_s = _retry_after_s(retry_after)
+        wait_s, remark = _retry_after_s(retry_after), " Gone" if status == GONE else ""
         raise DeliveryFailed(f"{self._name}: answered {status}{remark}", status_code=status, retry_after_s=wait_s)
 
     def _post(self, webhook: Webhook, format: str, ends_at: float) -> tuple[int, str, bytes]:
@@ -153,7 +151,8 @@ class Destination:
         headers["webhook-id"] = headers["Idempotency-Key"] = webhook.webhook_id
         headers["Content-Type"] = _CONTENT_TYPES[format]
         headers["Content-Length"] = str(len(content))
-        headers.update(self._signer.headers(webhook.webhook_id, datetime.now(UTC), body))
+        if self.config.secret:
+            headers.update(signature_headers(self.config.secret, webhook.webhook_id, datetime.now(UTC), body))
         if _TRACEPARENT.fullmatch(webhook.traceparent):
             headers["traceparent"] = webhook.traceparent
         try:
@@ -245,13 +244,8 @@ def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> tuple[Paylo
     payload, traceparent = json.loads(zlib.decompress(stored))
     if entry.released_ms and delivery.generation and payload["type"] == EventType.EMAIL_RECEIVED:
         released_at = datetime.fromtimestamp(entry.released_ms / 1000, UTC)
-        payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
+        payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": f"{released_at:{TIMESTAMP}}"}
     return payload, traceparent
-
-
-def shown_timestamp(moment: datetime) -> str:
-    """When the event happened, in the format of webhooks."""
-    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def webhook_id(destination: str, key: str) -> str:

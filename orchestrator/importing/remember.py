@@ -17,14 +17,17 @@ from msgspec import structs
 
 from deduplication.clock import Clock, system_clock
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import About, DeliveryStatus, Stop
+from deduplication.journal.entry import Delivery, DeliveryStatus, Stop
 from deduplication.journal.rules import Busy, Claim, Known, Repeat, Take, identify
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name
+from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import month_of
+from deduplication.values import frozen
+from orchestrator.delivery.sender import Sender
 from orchestrator.item import Item
-from orchestrator.metrics.meter import ROUTE
-from orchestrator.pipeline import Pipeline, Status
+from orchestrator.metrics.meter import GROUPS, ROUTE, Meter
+from orchestrator.pipeline import RULES, Pipeline
 
 REMEMBERED = {
     "imported": "imported",
@@ -90,13 +93,13 @@ def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | 
     of the last seven days."""
     if moment is None:
         return
-    options = pipeline.options
+    settings = pipeline.settings
     age_ms = max(0, int((pipeline.now() - moment).total_seconds() * 1000))
     for name in names:
         is_group = name.kind is Kind.SUBJECT_GROUP
-        if is_group and name.scope != month_of(options.tz, moment):
+        if is_group and name.scope != month_of(settings.timezone, moment):
             continue
-        if is_group and not options.group_ttl_seconds:
+        if is_group and not settings.subject_group_ttl_seconds:
             yield name  # it ends with its month
         elif (left_ms := (name.kept_ms or 0) - age_ms) > 0:
             yield Name(name.kind, name.scope, name.value, left_ms)
@@ -109,6 +112,14 @@ def _free(known: Known, names: Iterable[Name]) -> list[Name]:
 # A dry run
 
 
+@frozen
+class _Rehearsing(Sender):
+    """Sends nothing, and is always successful."""
+
+    def send(self, claimed: Claimed, *_: object) -> tuple[Delivery, ...]:
+        return tuple(structs.replace(delivery, status=DeliveryStatus.DELIVERED) for delivery in claimed.to_send)
+
+
 def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Counter[str], list[str]]:
     """What the service would have done with these emails, by its own routes and rules, on an empty journal at ``path``:
     counts by the keys of COUNTED, and some examples of what each gate stopped.
@@ -119,41 +130,34 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
     now = moment = datetime.now(UTC)
     clock = Clock(lambda: int(moment.timestamp() * 1000), system_clock().steady_ms)
     coordinator = Coordinator(Journal(path, clock))
-    pipeline = replace(pipeline, coordinator=coordinator, now=lambda: moment)
+    meter = Meter(coordinator.journal)
+    meter.count = lambda event: counts.update(groups=GROUPS in event)
+    pipeline = replace(
+        pipeline,
+        coordinator=coordinator,
+        sender=_Rehearsing(**vars(pipeline.sender)),
+        guard=RealtimeGuard(datetime.fromtimestamp(0, UTC)),
+        meter=meter,
+        settings=pipeline.settings.model_copy(update={"deliver_by": "requests", "keep_suppressed": False}),
+        now=lambda: moment,
+    )
     for item in (each for given in items for each in pipeline.router.split(given)):
         if item.moment:  # an undated email is received at the time of the one before it, none later than now
             moment = min(item.moment, now)
-        case = pipeline.prepare(item, pipeline.router.pick(item))
-        if case.route.dropped_by:
-            counts[ROUTE] += 1
-            continue
-        found, stop = coordinator.claim(case.claim), None
-        if isinstance(found, Repeat):
-            stop = Stop(found.name, found.of.id or None)
-        elif isinstance(found, Claimed):
-            sent = [structs.replace(delivery, status=DeliveryStatus.DELIVERED) for delivery in found.to_send]
-            settled = coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)
-            entry = settled.entry or found.entry
-            statuses = [delivery.status for delivery in entry.deliveries]
-            if entry.stop and DeliveryStatus.DELIVERED not in statuses:
-                stop = entry.stop
-            else:
-                has_group = any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared)
-                counts.update(new=1, groups=has_group, left_out=statuses.count(DeliveryStatus.SKIPPED))
-        if stop:
-            counts[stop.gate] += 1
-            if counts[stop.gate] <= MOST_EXAMPLES:
-                examples.append(_example(pipeline, case.claim.about, stop))
+        outcome = pipeline.receive(item)
+        gate = outcome.reason.gate if outcome.reason else RULES.get(outcome.status, "")
+        counts[gate or "new"] += 1
+        if not gate:
+            counts["left_out"] += sum(each.status is DeliveryStatus.SKIPPED for each in outcome.deliveries)
+        elif outcome.reason and counts[gate] <= MOST_EXAMPLES:
+            examples.append(_example(pipeline, item, outcome.reason))
     coordinator.close()
     return counts, examples
 
 
-def _example(pipeline: Pipeline, about: About, stop: Stop) -> str:
-    def shown(about: About, at: datetime) -> str:
-        words = "an email" if pipeline.privacy.is_strict else f'"{about.subject}" from {about.sender}'
-        return f"{words}, {at.isoformat(timespec='seconds')}"
-
+def _example(pipeline: Pipeline, item: Item, stop: Stop) -> str:
+    subject, sender = (pipeline.privacy.text(next(iter(item.values(name)), "")) for name in ("subject", "sender"))
     with pipeline.coordinator.journal.reading() as step:
         first = step.read(stop.original) if stop.original else None
-    before = shown(first.about, datetime.fromtimestamp(first.created_ms / 1000, UTC)) if first else "an unknown email"
-    return f"{stop.gate}: {shown(about, pipeline.now())}, after {before} ({stop.name.value[:80]})"
+    before = f'"{first.about.subject}" from {first.about.sender}' if first else "an unknown email"
+    return f'{stop.gate}: "{subject}" from {sender}, after {before} ({stop.name.value[:80]})'

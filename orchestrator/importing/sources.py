@@ -30,12 +30,8 @@ _EMAIL_ID = re.compile("[0-9a-f]{32}")
 NEEDED = "email_id and date; or subject, sender and date; or message_id"
 
 
-class NoSource(Exception):
-    """The path is not a file or folder with emails."""
-
-
-class InvalidRow(Exception):
-    """No email can be recognised by it."""
+class Unreadable(Exception):
+    """A path without emails, or a row by which no email can be recognised."""
 
 
 @frozen
@@ -49,12 +45,12 @@ class Piece:
 
 
 def open_source(path: Path, most_bytes: int) -> Iterator[Piece]:
-    """A message of more than ``most_bytes`` is an error. Raises NoSource."""
+    """A message of more than ``most_bytes`` is an error. Raises Unreadable."""
     try:
         if path.is_dir():
             return _read_files(sorted(_files_below(path)), most_bytes)
         if not path.is_file():  # opening a pipe would wait for its writer
-            raise NoSource(f"{path} is neither a file nor a folder")
+            raise Unreadable(f"{path} is neither a file nor a folder")
         if path.suffix.lower() == ".eml":
             return _read_files([path], most_bytes)
         if path.suffix.lower() == ".csv":
@@ -63,8 +59,8 @@ def open_source(path: Path, most_bytes: int) -> Iterator[Piece]:
             if _SEPARATOR.match(file.read(64 * 1024).lstrip()):
                 return _read_mbox(path, most_bytes)
     except OSError as error:
-        raise NoSource(f"{path} cannot be read: {error.strerror}") from error
-    raise NoSource(f"{path} is not an mbox: it does not begin with a line such as From - Mon Nov 16 09:00:00 2026")
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
+    raise Unreadable(f"{path} is not an mbox: it does not begin with a line such as From - Mon Nov 16 09:00:00 2026")
 
 
 def _read_mbox(path: Path, most_bytes: int) -> Iterator[Piece]:
@@ -98,14 +94,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _read_files(paths: list[Path], most_bytes: int) -> Iterator[Piece]:
     for path in paths:
-        if not path.is_file():
-            yield Piece(str(path), error="not a regular file")
-            continue
         try:
+            if not path.is_file():
+                raise OSError(None, "not a regular file")
             with path.open("rb") as file:
                 raw = file.read(most_bytes + 1)
         except OSError as problem:
-            yield Piece(str(path), error=f"cannot be read: {problem.strerror}")
+            yield Piece(str(path), error=str(problem.strerror))
         else:
             yield _message(str(path), raw, len(raw), most_bytes)
 
@@ -138,13 +133,13 @@ def _read_csv(path: Path) -> Iterator[Piece]:
 
 
 def row_item(row: Mapping[str, str], provider: str, ids_kept_ms: int | None) -> Item:
-    """Body and files are unknown and, unless both columns are there, so are subject and sender. Raises InvalidRow."""
+    """Body and files are unknown and, unless both columns are there, so are subject and sender. Raises Unreadable."""
     email_id, date, message_id = row.get("email_id", "").lower(), row.get("date", ""), row.get("message_id", "")
     moment = parse_date(date)
     if date and moment is None:
-        raise InvalidRow("date must be a time such as 2026-11-16T09:00:00Z")
+        raise Unreadable("date must be a time such as 2026-11-16T09:00:00Z")
     if email_id and (moment is None or not _EMAIL_ID.fullmatch(email_id)):
-        raise InvalidRow("email_id must be 32 hexadecimal digits, with the date of the email in another column")
+        raise Unreadable("email_id must be 32 hexadecimal digits, with the date of the email in another column")
     email = Email(
         subject=row.get("subject", ""),
         sender=row.get("sender", ""),
@@ -161,5 +156,5 @@ def row_item(row: Mapping[str, str], provider: str, ids_kept_ms: int | None) -> 
     if row.get("sender") and date and "subject" in row:
         return replace(item, own_names=tuple(dict.fromkeys((*names, *item.own_names))))
     if not names:
-        raise InvalidRow(f"needs {NEEDED}")
+        raise Unreadable(f"needs {NEEDED}")
     return replace(item, id=names[0].value, key=names[0].value, own_names=tuple(names), fingerprint="")

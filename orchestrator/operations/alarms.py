@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -22,7 +22,7 @@ from deduplication.journal.entry import DeliveryStatus
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from deduplication.values import frozen
 from orchestrator.config.model import AlertCondition, AlertsConfig
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
+from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, Destination, EventType, Webhook
 from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
 from orchestrator.operations.times import shown_duration, shown_moment
 
@@ -235,7 +235,7 @@ class Alarm(AlarmShown):
             lasted = shown_duration(int((at - began).total_seconds()))
             shown["text"] = f"Over after {lasted}: {self.text}"
         data = {**shown, "status": self.phase}
-        payload = {"type": EventType.ALERT, "timestamp": shown_timestamp(at), **data, "data": data}
+        payload = {"type": EventType.ALERT, "timestamp": f"{at.astimezone(UTC):{TIMESTAMP}}", **data, "data": data}
         return Webhook(f"alert_{self.id}_{self.phase}", payload)
 
 

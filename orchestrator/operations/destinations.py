@@ -10,7 +10,7 @@ from deduplication.journal.entry import Attempt
 from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
+from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, EventType, Webhook
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 MOST_REASON_CHARACTERS = 200
@@ -71,7 +71,7 @@ def send_test(service: Service, name: str, by: str) -> Tested:
     """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it."""
     _check_known(service, name)
     note = "A test event, sent by an operator. There is no email behind it."
-    head = {"type": EventType.TEST, "timestamp": shown_timestamp(datetime.now(UTC))}
+    head = {"type": EventType.TEST, "timestamp": f"{datetime.now(UTC):{TIMESTAMP}}"}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
     started = time.monotonic()
     error = None

@@ -282,9 +282,9 @@ def describe_machine(service: Service) -> dict[str, Any]:
 
 
 class Watch:
-    """Every second each process writes what it has counted. One process of the machine has the turn: it fills the
-    search index and deletes expired files, and every five seconds asks Redis, shares the counts and evaluates
-    the alarms. If it is silent for 15 seconds, another one takes over."""
+    """Every second each process reads pauses and breakers, and writes what it has counted. One process of the machine
+    has the turn: it fills the search index and deletes expired files, and every five seconds asks Redis, shares the
+    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -318,6 +318,7 @@ class Watch:
             service.meter.count((TICK_S, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
             yield service.coordinator.tend
+        yield service.guard.refresh
         yield service.meter.flush
         yield self._sign_in
         if self._has_turn and self._ticks % LONG_TICK == 0:

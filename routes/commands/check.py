@@ -19,7 +19,7 @@ from orchestrator.build import Service, check_start
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings
-from orchestrator.data_dir import NoService, find_service
+from orchestrator.data_dir import NoService, is_trial_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
@@ -61,7 +61,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
         except InvalidPayload as error:
             raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
         try:
-            is_trial = find_service(settings).is_trial
+            is_trial = is_trial_service(settings)
         except NoService as error:
             click.echo(f"\nNothing is known yet: {error}")
             settings, is_trial = elsewhere.model_copy(update={"redis_url": ""}), True
@@ -133,7 +133,7 @@ def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[st
             late = ": an earlier route sends it somewhere"
         yield f"{quoted(trial.route.name)} {verdict}{late}"
         for condition, held in zip(trial.route.match, trial.held, strict=True):
-            values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
+            values = (recipient,) if condition.field == RECIPIENT else item.values(condition.field)
             found = quoted(", ".join(values)[:MOST_SHOWN_CHARS])
             yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)} (it is {found})"
 

@@ -18,7 +18,7 @@ from orchestrator.audit import audit
 from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import MB, Settings
-from orchestrator.data_dir import NoService, find_service
+from orchestrator.data_dir import NoService, is_trial_service
 from orchestrator.importing.remember import COUNTED, REMEMBERED, rehearse, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
@@ -102,7 +102,7 @@ def import_mail(path: Path, dry_run: bool, provider: str, yes: bool, as_json: bo
 
 def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, Any]:
     try:
-        find_service(settings)
+        is_trial_service(settings)
     except NoService as error:
         if not creates:
             raise click.ClickException(f"{error}; --yes creates it") from error

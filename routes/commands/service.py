@@ -16,7 +16,7 @@ from orchestrator.audit import audit, keep_audit
 from orchestrator.build import Service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, load_settings, log_where_settings_come_from
-from orchestrator.data_dir import find_service
+from orchestrator.data_dir import is_trial_service
 from orchestrator.logs import configure_logging, quiet
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
@@ -35,7 +35,7 @@ def read_settings(*, serves: bool = False) -> Settings:
 def open_service() -> Iterator[Service]:
     """The service of DATA_DIR. Raises NoService: no command creates a journal."""
     settings = read_settings()
-    with build_quietly(settings, load_config(settings), is_trial=find_service(settings).is_trial) as service:
+    with build_quietly(settings, load_config(settings), is_trial=is_trial_service(settings)) as service:
         yield service
 
 

@@ -231,8 +231,8 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
         good = Destination("crm", DestinationConfig(url=url, secret=(secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
-        post = message_item(Message(source="tg:news", id="1", text="Hello"))
-        assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.payload["message_key"]
+        post = message_item(Message(source="tg:news", id="1", text="Hello")).payload(())
+        assert good.deliver(Webhook("msg_2", post)).receiver_id == post["message_key"]
         forged = Destination("crm", DestinationConfig(url=url, secret=("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])

@@ -38,7 +38,7 @@ class Bridge(Program):
         super().__init__([sys.executable, str(ROOT / "examples/bridge/bridge.py")], folder, folder / "log", env)
 
     def deliver(self, target: str, webhook_id: str = "msg_1", secret: str = SECRET, **fields: Any) -> int:
-        payload = email_item(gmail.parse(email(**fields), inline_bytes=100), None).payload
+        payload = email_item(gmail.parse(email(**fields), inline_bytes=100), None).payload(())
         return deliver(f"http://127.0.0.1:{self.port}/{target}", payload, secret, webhook_id=webhook_id)
 
 

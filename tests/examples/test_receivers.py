@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from orchestrator.delivery.signing import Signer
+from orchestrator.delivery.signing import signature_headers
 from tests.payload_page import payloads
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
@@ -79,7 +79,7 @@ def post(receiver: Receiver, headers: dict[str, str], body: bytes = b'{"subject"
 
 
 def signed(moment: datetime, body: bytes = b'{"subject": "forged"}', webhook_id: str = "msg_1") -> dict[str, str]:
-    return {"webhook-id": webhook_id, **Signer((SECRET,)).headers(webhook_id, moment, body.decode())}
+    return {"webhook-id": webhook_id, **signature_headers((SECRET,), webhook_id, moment, body.decode())}
 
 
 def test_a_webhook_is_taken_once_and_its_repeat_answered_200(receiver: Receiver) -> None:

@@ -20,8 +20,8 @@ NOON = "2026-11-16T12:00:00Z"
 
 
 def with_scope(bench: PipelineBench, scope: GroupScope) -> PipelineBench:
-    options = replace(bench.pipeline.options, group_scope=scope)
-    return replace(bench, pipeline=replace(bench.pipeline, options=options))
+    settings = bench.pipeline.settings.model_copy(update={"group_scope": scope})
+    return replace(bench, pipeline=replace(bench.pipeline, settings=settings))
 
 
 # One destination

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import requests
 
+from orchestrator.build import build
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError, load_settings
 from orchestrator.delivery.counters import GUESS_RATE
 from orchestrator.operations.fleet_state import find_facts
 from orchestrator.version import our_version
-from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.prometheus_server import samples
@@ -133,7 +133,7 @@ def test_facts_of_redis_and_workers(start_app: StartApp, redis_server: RedisServ
     assert found["mailonce_redis_steps_total"] >= 4
     wait_for(lambda: scrape(app)["mailonce_redis_seconds_total{status=up}"] > 0)
     wait_for(lambda: scrape(app)["mailonce_unpublished_entries"] == 0)
-    worker = start_worker(app.service.settings, load_config(app.service.settings))
+    worker = build(app.service.settings, is_worker=True)
     wait_for(lambda: scrape(app)["mailonce_workers_alive"] == 1)
     worker.close()
     assert scrape(app)["mailonce_workers_alive"] == 0

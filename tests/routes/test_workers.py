@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.model import load_config
-from orchestrator.worker import start_worker
+from orchestrator.build import build
 from tests.routes.conftest import App, StartApp
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
@@ -36,7 +35,7 @@ def work() -> Iterator[Work]:
 
         def start(app: App, **changes: Any) -> None:
             settings = app.service.settings.model_copy(update={"worker_threads": 4, **changes})
-            workers.enter_context(closing(start_worker(settings, load_config(settings))))
+            workers.enter_context(closing(build(settings, is_worker=True)))
 
         yield start
 

@@ -15,7 +15,8 @@ from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import MediaMode
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import GroupMode
-from orchestrator.config.model import LOG_URL, DestinationConfig
+from orchestrator.config.model import LOG_URL, Config, DestinationConfig
+from orchestrator.config.settings import load_settings
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.retrier import Retrier
@@ -23,7 +24,7 @@ from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
 from orchestrator.item import Item, email_item
 from orchestrator.metrics.meter import Meter
-from orchestrator.pipeline import Outcome, Pipeline, PipelineOptions
+from orchestrator.pipeline import Outcome, Pipeline
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from routes.providers import gmail
@@ -201,7 +202,8 @@ def open_pipeline(
             guard=RealtimeGuard(STARTED),
             privacy=Privacy(machine.journal),
             meter=sender.meter,
-            options=PipelineOptions(lease_ms=LEASE_MS, budget_s=2.0, by_workers=by_workers),
+            settings=load_settings(lease_seconds=LEASE_MS / 1000, deliver_by="workers" if by_workers else "requests"),
+            config=Config(),
             now=lambda: datetime.fromtimestamp(machine.time.now_ms / 1000, UTC),
         )
         yield PipelineBench(pipeline, retrier, destinations, machine, failing)

@@ -1,4 +1,4 @@
-"""The text of mailonce.toml: every problem is reported with its line, and env: and file: references are replaced."""
+"""The text of mailonce.toml: every problem is reported with its name, and env: and file: references are replaced."""
 
 import os
 from pathlib import Path
@@ -15,60 +15,6 @@ PATH = Path("mailonce.toml")
 def document_of(text: str | bytes) -> Document:
     PATH.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_document(PATH, VARIABLES)
-
-
-# Each line that sets a key or a table says which, after ##. Keys and numbers of entries are separated by slashes.
-LAYOUT = '''\
-# a comment with [a.table] and key = 1
-top = 1 ## top
-"quoted key" = 2 ## quoted key
-dotted . "in between".end = 3 ## dotted/in between/end
-long = """ ## long
-[routes]
-inside = 1 \\""" still
-""""
-literal = \'\'\' ## literal
-inside = 2 \'\' \'\'\'
-list = [ # [comment] ## list/2/deep/0/1
-  "]", 1979-05-27 07:32:00,
-
-  { name = "}", deep = [[1,
-    2], []] },
-]
-empty = [] ## empty
-[plain] ## plain ## plain/missing
-a = 1 ## plain/a
-  [ plain . sub ] ## plain/sub
-b = 'x # no comment' ## plain/sub/b
-[[routes]] ## routes ## routes/0
-name = "one" ## routes/0/name
-[[routes]] ## routes/1 ## routes/1/missing/deeper
-name = "two" ## routes/1/name
-match = [{ field = "subject" }, {}] ## routes/1/match/1
-[routes.more] ## routes/1/more
-c = 1 ## routes/1/more/c
-[[routes.parts]] ## routes/1/parts/0
-d = 1 ## routes/1/parts/0/d
-[[routes.parts]] ## routes/1/parts/1
-d = 2 ## routes/1/parts/1/d
-[[routes]] ## routes/2
-[[routes.parts]] ## routes/2/parts/0
-d = 3 ## routes/2/parts/0/d
-'''
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_problem_has_the_line_of_the_statement_that_sets_the_key_or_of_the_table_that_lacks_it(newline: str) -> None:
-    document = document_of("\ufeff" + LAYOUT.replace("\n", newline))
-    count = 0
-    for number, line in enumerate(LAYOUT.splitlines(), 1):
-        for path in line.split(" ## ")[1:]:
-            loc = tuple(int(part) if part.isdigit() else part for part in path.split("/"))
-            assert str(document.error([(loc, "is wrong")])) == f"mailonce.toml, line {number}: is wrong", path
-            count += 1
-    assert count > 25
-    for name in ("inside", "a"):
-        assert str(document.error([((name,), "is wrong")])) == "mailonce.toml: is wrong"
 
 
 @pytest.mark.parametrize(
@@ -121,31 +67,30 @@ def test_references_are_replaced_in_every_text_value(tmp_path: Path) -> None:
         "g": "ENV:WORD env:WORD",
         "env:WORD": 1,
     }
-    assert [document.is_reference(loc) for loc in (("a",), ("b",), ("b", 0), ("g",))] == [True, True, False, False]
     assert "s3cr3t" not in repr(document)
 
 
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("env:NOWHERE", 'the environment variable "NOWHERE", which is not set'),
-        ("env:EMPTY", 'the environment variable "EMPTY", which is empty'),
-        ("env: WORD", 'the environment variable " WORD", which is not set'),
-        ("file:none", 'the file "none", which does not exist or is not a file'),
-        ("file:", 'the file "", which does not exist or is not a file'),
-        ("file:pipe", 'the file "pipe", which does not exist or is not a file'),
-        ("file:empty", 'the file "empty", which is empty'),
-        ("file:latin", 'the file "latin", which is not UTF-8 text'),
-        (f"file:{'x' * 5000}", "which cannot be read: File name too long"),
+        ("env:NOWHERE", 'the environment variable "NOWHERE", which is not set or empty'),
+        ("env:EMPTY", 'the environment variable "EMPTY", which'),
+        ("env: WORD", 'the environment variable " WORD", which'),
+        ("file:none", 'the file "none", which does not exist, is empty, or is not UTF-8 text'),
+        ("file:", 'the file "", which'),
+        ("file:pipe", 'the file "pipe", which'),
+        ("file:empty", 'the file "empty", which'),
+        ("file:latin", 'the file "latin", which'),
+        (f"file:{'x' * 5000}", "which"),
         ("file:a\\u0000b", 'the file "a\\u0000b", which '),
-        ("file:a\\nb", 'the file "a\\nb", which does not exist'),
+        ("file:a\\nb", 'the file "a\\nb", which'),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_reported_with_its_place(value: str, problem: str) -> None:
     Path("empty").write_text("\n")
     Path("latin").write_bytes(b"s3cr3t\xe9")
     os.mkfifo("pipe")
-    with pytest.raises(SettingsError, match=r"^mailonce.toml, line 2: b.c.#2 refers to [^\n]*$") as raised:
+    with pytest.raises(SettingsError, match=r"^mailonce.toml: b.c.#2 refers to [^\n]*$") as raised:
         document_of(f'a = 1\nb.c = [\n1, "{value}"]')
     assert problem in str(raised.value)
     assert "s3cr3t" not in str(raised.value)

@@ -11,6 +11,7 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal
 from orchestrator.config.model import DestinationConfig
+from orchestrator.delivery import guard
 from orchestrator.delivery import sender as module
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
@@ -29,6 +30,7 @@ PAYLOAD = {"subject": "x"}
 def waits(monkeypatch: pytest.MonkeyPatch) -> ModuleTime:
     waits = ModuleTime()
     monkeypatch.setattr(module, "time", waits)
+    monkeypatch.setattr(guard, "time", waits)
     return waits
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.mime import parse_mime
-from orchestrator.importing.sources import InvalidRow, NoSource, Piece, open_source, row_item
+from orchestrator.importing.sources import Piece, Unreadable, open_source, row_item
 
 MB = 1024 * 1024
 SEPARATOR = b"From - Mon Nov 16 09:00:00 2026\n"
@@ -97,10 +97,10 @@ def test_a_message_that_is_too_large_is_named_and_takes_little_memory() -> None:
     [b"", b"\n", b"Subject: no mbox\n\n", b"From now on we meet at 09:00\n", b"\x00" * 100, b"From \xff\n"],
 )
 def test_another_file_or_a_pipe_is_refused(content: bytes) -> None:
-    with pytest.raises(NoSource, match="is not an mbox"):
+    with pytest.raises(Unreadable, match="is not an mbox"):
         open_source(write(content), MB)
     os.mkfifo("pipe")
-    with pytest.raises(NoSource, match="neither a file nor a folder"):
+    with pytest.raises(Unreadable, match="neither a file nor a folder"):
         open_source(Path("pipe"), MB)
 
 
@@ -159,7 +159,7 @@ def test_a_damaged_row_stops_no_other() -> None:
     ],
 )
 def test_a_row_by_which_nothing_can_be_recognised_is_refused(row: dict[str, str], why: str) -> None:
-    with pytest.raises(InvalidRow, match=why):
+    with pytest.raises(Unreadable, match=why):
         row_item(row, "mime", None)
 
 

@@ -57,7 +57,7 @@ def open_desk(bench: PipelineBench) -> Desk:
             decision_ms=7 * DAY_MS,
             dead_letter_ms=30 * DAY_MS,
             keep_suppressed=True,
-            deliver_by="workers" if pipeline.options.by_workers else "requests",
+            deliver_by=pipeline.settings.deliver_by,
         ),
     )
     return Desk(bench, cast(Service, service))

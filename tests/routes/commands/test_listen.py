@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 import requests
 
-from orchestrator.delivery.signing import Signer, new_secret
+from orchestrator.delivery.signing import new_secret, signature_headers
 from routes.commands.listen import check_signature
 from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
@@ -117,7 +117,7 @@ def test_the_secrets_of_the_service_are_the_default(is_in_file: bool) -> None:
 
 
 def signed(*secrets: str, moment: datetime = NOW) -> dict[str, str]:
-    return {"webhook-id": "msg_1", **Signer(secrets).headers("msg_1", moment, "{}")}
+    return {"webhook-id": "msg_1", **signature_headers(secrets, "msg_1", moment, "{}")}
 
 
 PRIVATE = new_secret(is_private=True)

@@ -65,7 +65,7 @@ class TestBrevo(DocumentedContract, BasicAuthContract):
         receive = Pipeline.receive
 
         def fail_once(pipeline: Pipeline, item: Item) -> Outcome:
-            if "0@x.org" in item.payload["message_id"]:
+            if "0@x.org" in item.payload(())["message_id"]:
                 raise RuntimeError("inner details")
             return receive(pipeline, item)
 
