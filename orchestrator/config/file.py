@@ -23,17 +23,34 @@ class Document:
     """``written`` is the parsed file, ``values`` the same with env: and file: references replaced."""
 
     path: Path
+    text: str = field(repr=False)
     written: Mapping[str, Any] = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
 
     def error(self, problems: Iterable[tuple[Loc, str]]) -> SettingsError:
-        """A line for each problem: ``mailonce.toml: destinations.crm.url must be ...``."""
+        """A line for each problem: ``mailonce.toml, line 12: destinations.crm.url must be ...``."""
         lines = []
         for loc, text in problems:
             is_reference = _value_at(self.written, loc) != _value_at(self.values, loc)
             shown = text.partition(";")[0] if is_reference else text  # the rest may quote the value
-            lines.append(f"{self.path}: {self._name_of(loc)} {shown}")
+            line = self._line_of(loc)
+            lines.append(f"{self.path}{f', line {line}' if line else ''}: {self._name_of(loc)} {shown}")
         return SettingsError("\n".join(dict.fromkeys(lines)))  # pydantic may have several errors for one mistake
+
+    def _line_of(self, loc: Loc) -> int:
+        """Where the statement begins that sets the key or, if it is missing, the nearest table around it; 0 for none.
+
+        tomllib keeps no positions, but the beginning of a valid file can be parsed up to the end of any statement.
+        """
+        while loc and _value_at(self.written, loc) is None:
+            loc = loc[:-1]
+        lines, begin = self.text.split("\n"), 1
+        for end in range(1, len(lines) + 1 if loc else 0):
+            with suppress(tomllib.TOMLDecodeError):
+                if _value_at(tomllib.loads("\n".join(lines[:end])), loc) is not None:
+                    return begin
+                begin = end + 1
+        return 0
 
     def _name_of(self, loc: Loc) -> str:
         """``routes.unsubscribe.match.#1``: list entries by their name or, if they have none, by their number."""
@@ -69,8 +86,9 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
         return found
 
     try:
-        written = tomllib.loads(path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"))
-        document = Document(path, written, replaced(written, ()))
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        written = tomllib.loads(text)
+        document = Document(path, text, written, replaced(written, ()))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

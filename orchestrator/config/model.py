@@ -33,7 +33,7 @@ from orchestrator.delivery.counters import parse_rate
 
 LOG_URL = "log:"
 DEFAULT_PATH = Path("mailonce.toml")
-NO_FILE = Document(DEFAULT_PATH, {}, {})
+NO_FILE = Document(DEFAULT_PATH, "", {}, {})
 OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     *("content-type", "content-length", "transfer-encoding", "host"),

@@ -17,6 +17,60 @@ def document_of(text: str | bytes) -> Document:
     return read_document(PATH, VARIABLES)
 
 
+# Each line that sets a key or a table says which, after ##. Keys and numbers of entries are separated by slashes.
+LAYOUT = '''\
+# a comment with [a.table] and key = 1
+top = 1 ## top
+"quoted key" = 2 ## quoted key
+dotted . "in between".end = 3 ## dotted/in between/end
+long = """ ## long
+[routes]
+inside = 1 \\""" still
+""""
+literal = \'\'\' ## literal
+inside = 2 \'\' \'\'\'
+list = [ # [comment] ## list/2/deep/0/1
+  "]", 1979-05-27 07:32:00,
+
+  { name = "}", deep = [[1,
+    2], []] },
+]
+empty = [] ## empty
+[plain] ## plain ## plain/missing
+a = 1 ## plain/a
+  [ plain . sub ] ## plain/sub
+b = 'x # no comment' ## plain/sub/b
+[[routes]] ## routes ## routes/0
+name = "one" ## routes/0/name
+[[routes]] ## routes/1 ## routes/1/missing/deeper
+name = "two" ## routes/1/name
+match = [{ field = "subject" }, {}] ## routes/1/match/1
+[routes.more] ## routes/1/more
+c = 1 ## routes/1/more/c
+[[routes.parts]] ## routes/1/parts/0
+d = 1 ## routes/1/parts/0/d
+[[routes.parts]] ## routes/1/parts/1
+d = 2 ## routes/1/parts/1/d
+[[routes]] ## routes/2
+[[routes.parts]] ## routes/2/parts/0
+d = 3 ## routes/2/parts/0/d
+'''
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_problem_has_the_line_of_the_statement_that_sets_the_key_or_of_the_table_that_lacks_it(newline: str) -> None:
+    document = document_of("\ufeff" + LAYOUT.replace("\n", newline))
+    count = 0
+    for number, line in enumerate(LAYOUT.splitlines(), 1):
+        for path in line.split(" ## ")[1:]:
+            loc = tuple(int(part) if part.isdigit() else part for part in path.split("/"))
+            assert f"mailonce.toml, line {number}: " in str(document.error([(loc, "is wrong")])), path
+            count += 1
+    assert count > 25
+    for name in ("inside", "a"):
+        assert str(document.error([((name,), "is wrong")])) == f"mailonce.toml: {name} is wrong"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
