@@ -230,11 +230,14 @@ class Stage:
     # Faults
 
     def kill(self, process: Machine) -> None:
+        self._end_flights(process)
+        process.restart()
+
+    def _end_flights(self, process: Machine) -> None:
         for flight in self.flights:
             if flight.process is process and flight.posted:
                 self.judge.excuse(flight.email)  # window a
         self.flights = [each for each in self.flights if each.process is not process]
-        process.restart()
 
     def lose_disk(self) -> None:
         process = self.processes[2]
@@ -244,13 +247,8 @@ class Stage:
             for email in EMAILS:
                 if process.name in self.judge.posted_by.get(email.key, set()):
                     self.judge.excuse(email)
-        self.flights = [each for each in self.flights if each.process is not process or self._excuse_posted(each)]
+        self._end_flights(process)
         process.lose_disk()
-
-    def _excuse_posted(self, flight: Flight) -> bool:
-        if flight.posted:
-            self.judge.excuse(flight.email)
-        return False
 
     def save_snapshot(self) -> None:
         keys = [key for key in self.raw.scan_iter() if not key.startswith(b"test:")]

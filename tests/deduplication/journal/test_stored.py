@@ -8,10 +8,10 @@ from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
 from deduplication.journal import coordinator as coordinator_module
-from deduplication.journal.coordinator import Claimed, Lent
+from deduplication.journal.coordinator import Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer, Commit, RegistryOptions
-from deduplication.journal.rules import Busy, Repeat
+from deduplication.journal.rules import Repeat
 from deduplication.room import read_memory
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
@@ -22,7 +22,6 @@ from tests.deduplication.journal.world import (
     Time,
     ask,
     claimed,
-    delivered,
     send,
     skipped,
     stored,
@@ -60,13 +59,6 @@ def test_two_processes_may_publish_the_same_stored_delivery(pair: Pair) -> None:
         assert not published.refused
 
 
-def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
-    stored(pair[0], claimed(pair[0], Email()))
-    for machine in pair:
-        again = ask(machine, Email())
-        assert isinstance(again, Repeat) and again.of and again.of.answer == "queued"
-
-
 def test_requests_publish_if_the_background_thread_lags(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome that is published after its lease is sent again by another process."""
     monkeypatch.setattr(coordinator_module, "MOST_BEHIND", 2)
@@ -88,11 +80,6 @@ def test_a_replay_of_what_waits_counts_its_attempts_from_then_on(pair: Pair) -> 
     assert entry and again.replay(pair[0].coordinator, entry.id, "crm") is None
     (lent,) = take(pair[0])
     assert lent.delivery.tries == 0
-
-
-def test_what_is_not_due_yet_is_not_handed_out(pair: Pair) -> None:
-    stored(pair[0], claimed(pair[0], Email()), in_ms=3_600_000)
-    assert take(pair[1]) == []
 
 
 def test_once_delivered_it_is_known_everywhere_and_its_payload_is_gone(pair: Pair, sync: Sync) -> None:
@@ -197,15 +184,6 @@ def test_while_one_destination_is_delivered_another_can_wait(pair: Pair) -> None
     assert pair[0].coordinator.settle(first, ends, "queued", b"payload").is_safe
     assert take(pair[1], "crm") == [] and len(take(pair[1], "chat")) == 1
     assert isinstance(ask(pair[1], Email(destinations=("crm", "chat"))), Repeat)
-
-
-def test_a_live_claim_of_this_machine_keeps_it_from_sending_a_stored_one(pair: Pair, sync: Sync) -> None:
-    first = claimed(pair[0], Email(destinations=("chat",)))
-    stored(pair[0], first)
-    assert isinstance(ask(pair[1], Email(destinations=("chat",))), Repeat)
-    other = claimed(pair[0], Email(destinations=("crm",)))
-    assert isinstance(ask(pair[0], Email(destinations=("crm",))), Busy)
-    assert isinstance(other, Claimed) and delivered(pair[0], other).is_safe
 
 
 def test_hastening_makes_due_what_waits_and_leaves_alone_what_is_lent(pair: Pair) -> None:
