@@ -75,7 +75,6 @@ class Load:
 
     def __init__(self, urls: Sequence[str], size: Size, scenario: Scenario, seed: int) -> None:
         self._urls, self._size, self._scenario, self._seed = urls, size, scenario, seed
-        self._count = scenario.loaded or len(urls)
         self._random = random.Random(seed)  # noqa: S311 - reproducible load, no secret
         self._loop = asyncio.new_event_loop()
         self._clients = ThreadPoolExecutor(CLIENTS)
@@ -118,10 +117,10 @@ class Load:
             if subjects and self._random.random() < scenario.duplicates:
                 choose = self._random.choice
                 again = choose([subjects[-1], choose(subjects[-50:]), choose(subjects)])
-                self.put(again, None if scenario.sticky else self._random.randrange(self._count))
+                self.put(again, None if scenario.sticky else self._random.randrange(len(self._urls)))
             else:
                 subjects.append(f"email {self._seed}-{len(subjects)}")
-                self.put(subjects[-1], len(subjects) % self._count)
+                self.put(subjects[-1], len(subjects) % len(self._urls))
         await asyncio.sleep(0)  # the last one is started
         await asyncio.gather(*self._emails)
 
@@ -149,7 +148,7 @@ class Load:
                 self.report.trouble_at = ended
             await asyncio.sleep(wait_s)
             if not self._scenario.sticky:
-                machine = self._random.randrange(self._count)
+                machine = self._random.randrange(len(self._urls))
         self.report.unanswered.append(subject)
 
     def _post(self, machine: int, payload: dict[str, Any]) -> tuple[int, str, float, float]:

@@ -37,7 +37,6 @@ NOTICED_S = 1.5  # and ends when every process, each of which asks every second,
 LOGGED = {
     "gone": "Redis is gone: the journal",
     "gaps": "the stream was trimmed behind",
-    "published_later": "published later",
     "misconfigured": "StoreMisconfigured",
 }
 
@@ -57,9 +56,9 @@ SHORT = Size(emails=60, per_second=30, patience_s=1.0, is_long=False)
 @dataclass(frozen=True)
 class Setup:
     """What runs. ``by_workers``: one on each machine delivers. ``cuts_processes``: the second process of each machine
-    reaches Redis by one of ``World.spares``. ``others``: destinations beside ``sink``, which get every email
-    (``fans_out``) or those with "other" in the subject. ``options``: of each destination; by default no breaker, so
-    that stored deliveries are tried when they are due."""
+    reaches Redis by one of ``World.spares``. ``has_other``: emails with "other" in the subject go to
+    ``World.other``. ``options``: of each destination; by default no breaker, so that stored deliveries are tried when
+    they are due."""
 
     machines: int = 2
     redis_options: tuple[str, ...] = AOF
@@ -71,8 +70,7 @@ class Setup:
     crash_signal: str = "SIGKILL"
     sets_the_clock: bool = False
     cuts_processes: bool = False
-    others: tuple[str, ...] = ()
-    fans_out: bool = False
+    has_other: bool = False
     options: str = "breaker_failures = 0"
 
 
@@ -80,15 +78,13 @@ class Setup:
 class Scenario:
     """``struck``: facts that must be found, or the fault missed; ``never``: those that must not. ``window``: the letter
     in docs/failures.md that allows doubles, and ``most_doubles`` how many; without it, any number of emails that first
-    arrived during an outage or around a kill. ``loaded``: how many machines get the traffic, if not all. The limits in
-    seconds are judged by make faults alone."""
+    arrived during an outage or around a kill. The limits in seconds are judged by make faults alone."""
 
     name: str
     strike: Callable[[World], object]
     struck: str = ""
     never: str = ""
     setup: Setup = Setup()
-    loaded: int | None = None
     sticky: bool = False
     duplicates: float = 0.3
     window: str = ""
@@ -120,8 +116,7 @@ class FaultySink(Sink):
 
 
 class World:
-    """``proxies``: the way of each machine to Redis. ``sinks``: those that must get every email, ``sink`` and maybe
-    ``others``. ``lines``: the ways to the latter.
+    """``proxies``: the way of each machine to Redis. ``sink`` must get every email of the traffic.
 
     ``notes``: what the strike did and measured. ``outages``: when machines may have decided alone, or one was killed.
     """
@@ -139,9 +134,7 @@ class World:
         self.spares = [start(Proxy(self.redis.port)) for _ in range(setup.machines)]
         self.sink = start(FaultySink())
         stack.callback(self.sink.release.set)
-        self.others = {name: start(Sink()) for name in setup.others}
-        self.lines = {name: start(Proxy(sink.port)) for name, sink in self.others.items()}
-        self.sinks: list[Sink] = [self.sink, *self.others.values()] if setup.fans_out else [self.sink]
+        self.other = start(Sink())
         (self.folder / "mailonce.toml").write_text(self._config())
         self.clock_file.write_text("0")
         self.servers = [self._machine(number) for number in range(setup.machines)]
@@ -158,17 +151,14 @@ class World:
 
     def _config(self) -> str:
         setup = self.setup
-        lines = {name: f"http://127.0.0.1:{line.port}/hook" for name, line in self.lines.items()}
-        urls = {"sink": self.sink.url, **lines}
-        destinations = [
-            f"[destinations.{name}]\nurl = '{url}'\nread_timeout_s = 10\n{setup.options}\n"
-            for name, url in urls.items()
-        ]
-        routes = f"[[routes]]\nname = 'all'\ndestinations = {list(urls) if setup.fans_out else ['sink']}\n"
-        if self.others and not setup.fans_out:
-            match = "match = [{ field = 'subject', contains = 'other' }]"
-            routes = f"[[routes]]\nname = 'others'\n{match}\ndestinations = {list(self.others)}\n" + routes
-        return "".join(destinations) + routes
+        sinks = {"sink": self.sink} | ({"other": self.other} if setup.has_other else {})
+        destinations = (
+            f"[destinations.{name}]\nurl = '{sink.url}'\nread_timeout_s = 10\n{setup.options}\n"
+            for name, sink in sinks.items()
+        )
+        match = "match = [{ field = 'subject', contains = 'other' }]\n"
+        others = f"[[routes]]\nname = 'others'\n{match}destinations = ['other']\n" if setup.has_other else ""
+        return f"{''.join(destinations)}{others}[[routes]]\nname = 'all'\ndestinations = ['sink']\n"
 
     def _settings(self, number: int) -> dict[str, str]:
         setup, url = self.setup, self.proxies[number].url
@@ -288,9 +278,6 @@ class World:
                 return
             time.sleep(2.0)
 
-    def replay_until_arrived(self, sink: Sink, subjects: Iterable[str]) -> None:
-        self.replay_until(lambda _: sink.subjects.keys() >= set(subjects))
-
     def count_due(self, destination: str) -> int:
         return int(self.redis.client.zcard(f"due:{destination}"))
 
@@ -334,12 +321,12 @@ class World:
         """Emails answered ``queued`` arrive later: as long as some arrive, and a little longer for doubles."""
         subjects, arrived, at = set(self.load.subjects), -1, time.monotonic()
         while time.monotonic() - at < NOTHING_ARRIVES_FOR_S:
-            if all(subjects <= sink.subjects.keys() for sink in self.sinks):
+            if subjects <= self.sink.subjects.keys():
                 break
-            if (accepted := sum(len(sink.accepted) for sink in self.sinks)) > arrived:
+            if (accepted := len(self.sink.accepted)) > arrived:
                 arrived, at = accepted, time.monotonic()
             time.sleep(0.2)
-        if self.workers or any(len(sink.received) > len(sink.accepted) for sink in self.sinks):
+        if self.workers or len(self.sink.received) > len(self.sink.accepted):
             time.sleep(2.0)
 
 
@@ -429,11 +416,10 @@ def judge(
 ) -> Result:
     """``strike``: when it began and ended."""
     report, subjects, found = world.load.report, world.load.subjects, world.found
-    arrivals = [_arrivals(sink, subjects) for sink in world.sinks]
-    expected, delivered = len(subjects) * len(arrivals), sum(map(len, arrivals))
-    waiting = world.count_waiting() if delivered < expected else 0
-    lost = expected - delivered - waiting
-    doubles = [(subject, times) for each in arrivals for subject, times in each.items() for _ in times[1:]]
+    arrivals = _arrivals(world.sink, subjects)
+    waiting = world.count_waiting() if len(arrivals) < len(subjects) else 0
+    lost = len(subjects) - len(arrivals) - waiting
+    doubles = [(subject, times) for subject, times in arrivals.items() for _ in times[1:]]
     in_outages = sum(any(start <= times[0] <= end for start, end in world.outages) for _, times in doubles)
     allowed = scenario.most_doubles or (in_outages if scenario.window else 0)
     stories = [_story(world, subject, times, strike[0]) for subject, times in doubles]
@@ -459,7 +445,7 @@ def judge(
     facts = {name: found[name] for name in scenario.struck.split()} | world.notes
     verdict = "; ".join([*wrong, *late]) or (f"ok, window ({scenario.window})" if doubles else "ok")
     row = (
-        f"{scenario.name:<50} {report.sent:>5} {delivered:>5} {lost:>4} {len(doubles):>6} "
+        f"{scenario.name:<50} {report.sent:>5} {len(arrivals):>5} {lost:>4} {len(doubles):>6} "
         f"{report.slowest_s:>7.1f} {pause_s:>5.1f} {recovery_s:>8.1f}  {verdict}  "
         f"[{', '.join(f'{name} {value}' for name, value in facts.items())}]"
     )

@@ -24,7 +24,6 @@ class Proxy:
         self._target_port = target_port
         self._fault = Fault.NONE
         self._once = False
-        self._skips = 0
         self._is_meant: Callable[[bytes], bool] = lambda request: True
         self.cuts = 0  # how often a request or a reply was lost
         self.delay_s = 0.0  # how much later every reply comes
@@ -49,25 +48,15 @@ class Proxy:
         self._listener.close()
         self._cut_all()
 
-    def set(
-        self,
-        fault: Fault,
-        *,
-        once: bool = False,
-        skips: int = 0,
-        meant: Callable[[bytes], bool] = lambda request: True,
-    ) -> None:
-        """``once``: one request or reply only, after ``skips`` others. ``meant``: which requests, or their replies."""
-        self._fault, self._once, self._skips, self._is_meant = fault, once, skips, meant
+    def set(self, fault: Fault, *, once: bool = False, meant: Callable[[bytes], bool] = lambda request: True) -> None:
+        """``once``: one request or reply only. ``meant``: which requests, or their replies."""
+        self._fault, self._once, self._is_meant = fault, once, meant
         if fault is Fault.REFUSE:
             self._cut_all()
 
     def _strikes(self, fault: Fault, request: bytes) -> bool:
         with self._lock:
             if self._fault is not fault or not self._is_meant(request):
-                return False
-            if self._skips:
-                self._skips -= 1
                 return False
             if self._once:
                 self._fault = Fault.NONE
