@@ -218,11 +218,7 @@ def test_a_python_that_is_missing_or_too_old_is_named_in_one_line(unmade_checkou
 
 
 def test_each_target_installs_what_it_needs_and_no_more(unmade_checkout: Path) -> None:
-    for target, extras in {
-        "run": ["receiver"],
-        "test": ["receiver", "dev"],
-        "docs": ["receiver", "docs"],
-    }.items():
+    for target, extras in {"run": ["receiver"], "test": ["receiver", "dev"], "docs": ["receiver", "docs"]}.items():
         shown = "\n".join(steps(unmade_checkout, target))
         assert [extra for extra in ("receiver", "dev", "docs") if f"-e '.[{extra}]'" in shown] == extras
         assert shown.count('echo "Installing') == len(extras), "the first run takes a minute"

@@ -29,10 +29,7 @@ ANSWER_WITHIN_S = 30.0
 CLIENTS = 24
 UNDER_WAY = "already_processing"
 # The same moment and sender as providers write them: both must be recognised as the same email.
-NOTATIONS: tuple[dict[str, Any], ...] = (
-    {},
-    {"date": "2026-11-16T10:00:00+01:00", "sender": "Ada@example.org"},
-)
+NOTATIONS: tuple[dict[str, Any], ...] = ({}, {"date": "2026-11-16T10:00:00+01:00", "sender": "Ada@example.org"})
 
 
 @dataclass

@@ -685,13 +685,7 @@ SCENARIOS = [
         "older snapshot and restart of all", restore_older_snapshot_and_restart, "new_eras", setup=NO_AOF, sticky=True
     ),
     Scenario("stream trimmed behind a machine that slept", trim_the_stream_behind_a_machine, "gaps", sticky=True),
-    Scenario(
-        "disk lost with emails queued",
-        lose_the_disk_with_emails_queued,
-        setup=QUICK,
-        sticky=True,
-        window="c",
-    ),
+    Scenario("disk lost with emails queued", lose_the_disk_with_emails_queued, setup=QUICK, sticky=True, window="c"),
     Scenario("a machine away for an hour", be_away_for_an_hour, setup=QUICK, sticky=True),
     Scenario("wrong ACL", NOT_PERMITTED, "misconfigured", "alone", Setup(has_acl=True)),
     Scenario("kill -9 after the POST", crash, setup=crash_at("after the POST"), window="a", most_doubles=1),

@@ -14,10 +14,7 @@ TOGETHER = (
         "one machine cut off stores nothing",
         "deliveries under way when Redis goes",
     ),
-    (
-        "Redis emptied while requests are under way",
-        "stream trimmed behind a machine that slept",
-    ),
+    ("Redis emptied while requests are under way", "stream trimmed behind a machine that slept"),
     ("disk lost with emails queued", "a machine away for an hour"),
     ("kill -9 after the note",),
     ("large emails by link",),
