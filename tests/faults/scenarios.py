@@ -31,7 +31,7 @@ from tests.bench.machines import new_claim, opened
 from tests.faults.world import REFUSED, Scenario, Setup, World
 from tests.support.proxy import Fault
 from tests.support.redis_server import RedisServer, free_port, redis_server_version
-from tests.support.server import INGRESS_TOKEN, Server
+from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply
 from tests.support.waiting import wait_for
 
@@ -39,7 +39,7 @@ LEASE_S = 4
 DAY_S = 86_400
 AWAY_S = 3_600
 NOTICEABLE_S = 0.05
-DOWN, MISPLACED = Reply(503), Reply(404)
+DOWN = Reply(503)
 HOLDS, OUTCOMES = b"\xa4HOLD", b"\xa4SADD"  # in the requests of the protocol
 Client = redis.Redis
 
@@ -56,7 +56,8 @@ def without_redis(world: World, *numbers: int) -> Iterator[None]:
             world.proxies[number].set(Fault.REFUSE)
         wait_for(lambda: all(state_of_redis(world.servers[number]) == "gone" for number in chosen), "Redis is gone")
         yield
-        world.set_all(Fault.NONE)
+        for proxy in world.proxies:
+            proxy.set(Fault.NONE)
 
 
 def state_of_redis(server: Server) -> str | None:
@@ -127,27 +128,6 @@ def lose_the_reply_of_a_hold(world: World) -> None:
         world.load.put(subject, 0)
     took_s = wait_for(lambda: world.load.has_accepted([subject]), "the email is accepted")
     assert took_s < 8, f"a lost reply blocked its email for {took_s:.1f} s"
-
-
-def execute_holds_late(world: World) -> None:
-    """Redis is stopped for longer than any request waits, and then executes the requests in its sockets."""
-    subjects = world.names("late", 4)
-    with world.outage():
-        with stopped(world, [world.redis.pid]):
-            world.put(subjects)
-            time.sleep(3.5)
-        took_s = wait_for(lambda: world.load.has_accepted(subjects), "they are accepted")
-    assert took_s < 10, f"a late hold blocked its email for {took_s:.1f} s"
-
-
-def lose_every_outcome(world: World) -> None:
-    held = world.hold_deliveries()
-    before = sum(proxy.cuts for proxy in world.proxies)
-    world.set_all(Fault.CUT_BEFORE_SEND, meant=lambda request: OUTCOMES in request)
-    world.release(held)
-    wait_for(lambda: sum(proxy.cuts for proxy in world.proxies) > before, "outcomes are lost")
-    world.set_all(Fault.NONE)
-    world.repeat_elsewhere(held)
 
 
 def cut_the_network(world: World) -> None:
@@ -337,25 +317,6 @@ def crash_at_a_stored_delivery(world: World) -> None:
     assert not doubled or world.setup.crash_at == "before finish", f"stored, and sent twice: {doubled}"
 
 
-def crash_in_a_group(world: World, *, dies: bool) -> None:
-    """Of a group one goes out: the first, or the next if that becomes a dead letter; a crash strikes in between."""
-    first, *others = group = [f"Lot {world.seed}00 {which}" for which in ("first", "second", "third")]
-    world.sink.answers[first] = DOWN
-    answers = [world.post(subject, f"This is the {subject}") for subject in group]
-    assert answers[0] == "queued", "the first one was not stored"
-    world.sink.answers[first] = MISPLACED if dies else Reply()
-    arm_the_crash(world)
-    world.replay_waiting()
-    crash(world)
-    expected = set(others if dies else [first])
-    wait_for(lambda: bool(expected & world.sink.subjects.keys()), "the one that is to go out")
-    time.sleep(6.0)  # those that wait for a name are judged again after 5 s
-    arrived = {subject: count for subject, count in world.sink.subjects.items() if subject in group}
-    assert len(arrived) == 1 and arrived.keys() <= expected, f"another one went out: {arrived}"
-    assert sum(arrived.values()) <= 1 + (world.setup.crash_at == "before finish"), f"sent twice: {arrived}"
-    world.notes["answers"] = "/".join(answers)
-
-
 def stop_a_process_past_its_lease(world: World) -> None:
     crash(world)
     time.sleep(LEASE_S + 1)
@@ -517,7 +478,7 @@ def pile_up_behind_an_open_breaker(world: World) -> None:
     down, count = world.other, 20_000 if world.size.is_long else 400
     down.otherwise = DOWN
     for number in range(5):
-        world.post(f"other {number}", f"This is other {number}")
+        assert world.servers[0].post(email(subject=f"other {number}")).ok
     few_s, few = measure(world)
     store_waiting(world.redis, "other", count)
     assert world.count_due("other") >= count, "there is no backlog"
@@ -628,14 +589,6 @@ def crash_at(step: str, by: str = "SIGKILL", **setup: Any) -> Setup:
     return Setup(settings={"WEB_THREADS": "1", **LEASE}, crash_at=step, crash_signal=by, **setup)
 
 
-def at_each_step(name: str, strike: Callable[[World], object], **setup: Any) -> list[Scenario]:
-    """Of a stored delivery. The process has requests under way as well."""
-    return [
-        Scenario(name.format(step), strike, setup=crash_at(step, **setup), window="a", most_doubles=2)
-        for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
-    ]
-
-
 SCENARIOS = [
     Scenario("nothing happens", lambda world: None, never=CALM, pause_s=3),
     Scenario("workers: nothing happens", lambda world: None, never=CALM, setup=WORKERS, pause_s=3),
@@ -656,8 +609,6 @@ SCENARIOS = [
         for fault in (Fault.CUT_BEFORE_SEND, Fault.CUT_AFTER_SEND, Fault.CUT_MID_REPLY)
     ),
     Scenario("the reply of a hold lost", lose_the_reply_of_a_hold, never="alone"),
-    Scenario("holds executed late", execute_holds_late, window="b"),
-    Scenario("every outcome lost", lose_every_outcome, window="b"),
     Scenario("network cut, sticky", cut_the_network, ALONE, sticky=True),
     Scenario("network cut", cut_the_network, ALONE, window="b"),
     Scenario("network cut, closed", cut_the_network, "gone", "alone", CLOSED),
@@ -693,14 +644,16 @@ SCENARIOS = [
         Scenario(f"kill -9 {step}", crash, setup=crash_at(step))
         for step in ("before claim", "after hold", "after claim", "before the POST", "after the note", "after settle")
     ),
-    *at_each_step("kill -9 of a stored delivery, {}", crash_at_a_stored_delivery),
-    *at_each_step(
-        "a group, its first dies, kill -9 {}",
-        partial(crash_in_a_group, dies=True),
-        machines=1,
-        options="breaker_failures = 0\nmax_attempts = 2",
+    *(
+        Scenario(
+            f"kill -9 of a stored delivery, {step}",
+            crash_at_a_stored_delivery,  # the process has requests under way as well
+            setup=crash_at(step),
+            window="a",
+            most_doubles=2,
+        )
+        for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
     ),
-    *at_each_step("a group, its first arrives, kill -9 {}", partial(crash_in_a_group, dies=False), machines=1),
     Scenario(
         "SIGSTOP past the lease, before the POST",
         stop_a_process_past_its_lease,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import requests
 
@@ -196,11 +195,6 @@ class World:
     def scale(self, seconds: float) -> float:
         return seconds * (2 if self.size.is_long else 1)
 
-    def set_all(self, *args: Any, **named: Any) -> None:
-        """Sets a fault on the way of every machine to Redis."""
-        for proxy in self.proxies:
-            proxy.set(*args, **named)
-
     @contextmanager
     def outage(self) -> Iterator[None]:
         """Emails that first arrive from now until all machines are well again may be sent by two of them."""
@@ -252,17 +246,6 @@ class World:
     def release(self, held: Collection[str]) -> None:
         self.sink.release.set()
         wait_for(lambda: self.load.has_accepted(held), "they are delivered")
-
-    def post(self, subject: str, body: str) -> str:
-        """Outside the traffic, until it is accepted; the status."""
-        answers: list[requests.Response] = []
-
-        def is_accepted() -> bool:
-            answers.append(self.servers[0].post(email(subject=subject, body=body), timeout_s=120))
-            return answers[-1].ok
-
-        wait_for(is_accepted, f"{subject} is accepted")
-        return str(answers[-1].json()["status"])
 
     def replay_waiting(self, number: int = 0) -> int:
         url = f"{self.servers[number].url}/api/admin/deliveries/replay"
