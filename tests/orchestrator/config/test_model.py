@@ -165,9 +165,7 @@ TABLES = "must be tables [{0}.name] with names of small letters"
 MISTAKES: tuple[tuple[str, int, str, str], ...] = (
     ("bogus = 1", 1, "bogus", f"is unknown; known are {SECTIONS}"),
     ("[route]", 1, "route", "is unknown; did you mean routes?"),
-    ("'[key]' = 1", 1, '"[key]"', "is unknown; known are destinations"),
     ("'a\\nb' = 1", 1, '"a\\\\nb"', "is unknown"),
-    ("destinations = 3", 1, "destinations", TABLES.format("destinations")),
     ("[destinations]\ncrm = 3", 2, "destinations", TABLES.format("destinations")),
     *(
         (f"[destinations.a]\nurl = 'log:'\n[destinations.{name}]\nurl = 'log:'", 3, "destinations", "must be tables")
@@ -210,14 +208,12 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
         for text in ("[routes]\nname = 'a'", "routes = [\n3]", "routes = []")
     ),
     ("[[routes]]", 1, "routes.#1.name", "is required; it must be a name"),
-    ("[[routes]]\nname = ''", 2, "routes.#1.name", "must be a name"),
     (f"{ROUTE}mtach = []", 3, "routes.a.mtach", "is unknown; did you mean match?"),
     *(
         (f"{ROUTE}match = {value}", 3, "routes.a.match", "must be a list such as")
         for value in ("'x'", "{ field = 'subject' }", "[3]")
     ),
     (f"{ROUTE}match = [{{ contains = 'b' }}]", 3, "routes.a.match.#1.field", 'is required; it must be "subject", '),
-    (f"{ROUTE}match = [{{ field = 'colour', contains = 'b' }}]", 3, "routes.a.match.#1.field", 'must be "subject", '),
     (f"{ROUTE}match = [\n{{ field = 'subject' }}]", 3, "routes.a.match.#1", "must have exactly one of equals"),
     (CONDITION.format("equals = '', regex = 'a'"), 3, "routes.a.match.#1", "must have exactly one of equals"),
     *(
@@ -234,7 +230,6 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
         (f"{ROUTE}match = [{{ field = {field}, {test} }}]\n[[routes]]\nname = 'z'", 3, "routes.a.match.#1", problem)
         for field, test, problem in (
             ("'size'", "equals = '3'", "must have exactly one of over and under"),
-            ("'size'", "over = 1, under = 3", "must have exactly one of over and under"),
             ("'subject'", "over = 1", "must have exactly one of equals, contains and regex"),
             ("'automated'", "equals = 'bounced'", 'must have an equals of "auto_reply", "bounce", '),
             ("'authentication.dmarc'", "equals = 'passed'", 'must have an equals of "pass", "fail", "none" or ""'),
@@ -245,7 +240,6 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
         (f"{ROUTE}match = [{{ field = '{field}', equals = 'b' }}]", 3, "routes.a.match.#1.field", 'must be "subject", ')
         for field in ("authentication", "header:", "header:X Y", "Header:X", "headers")
     ),
-    (CONDITION.replace("subject", "size").format("over = 0.5"), 3, "routes.a.match.#1.over", "must be 0 to 1000000000"),
     (CONDITION.replace("subject", "size").format("under = 0"), 3, "routes.a.match.#1.under", "must be 1 to 1000000000"),
     (f"{ROUTE}drop = true\nstop = false", 4, "routes.a.stop", "must be left out of a route with drop = true"),
     (
@@ -261,10 +255,7 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
         for test in ("contains = ''", "contains = ' '", "contains = '', exact = true", "regex = ''")
     ),
     (CONDITION.partition("\n[[")[0].format("contains = 'b'"), 3, "routes.a.match", "must be left out of the last"),
-    (f"{ROUTE}stop = 'x'", 3, "routes.a.stop", "must be true or false"),
-    (f"{ROUTE}content = 'x'", 3, "routes.a.content", "must be true or false"),
     (f"{ROUTE}destinations = [\n'nowhere']", 3, "routes.a.destinations.#1", "must be one of default"),
-    (f"{ROUTE}destinations = 'default'", 3, "routes.a.destinations", "must be a list of one or more names"),
     (f"{ROUTE}destinations = []", 3, "routes.a.destinations", "must be a list of one or more names"),
     (f"{ROUTE}subject_groups = 'maybe'", 3, "routes.a.subject_groups", 'must be "all", "patterns" or "off"'),
     *(
@@ -274,7 +265,6 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
     (TWO_DESTINATIONS, 0, "routes", "is required with several destinations, to say which emails go to b, c"),
     ("[subject_patterns]", 1, "subject_patterns", "must be tables [[subject_patterns]]"),
     (PATTERN, 1, "subject_patterns.a.regex", "is required; it must be a regular expression"),
-    (f"{PATTERN}regex = ''", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     (f"{PATTERN}regex = 'lot'", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     (f"{PATTERN}regex = '(lot) (1)'", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     ("[media]\nhosts = [3]", 2, "media.hosts", "must be a list of hosts"),
@@ -282,11 +272,9 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
     ("[media]\nidentity = { 'a.example' = 'id' }", 2, "media.identity", "must be a table such as"),
     ("alerts = 3", 1, "alerts", "must be a table [alerts]"),
     ("[alerts]\nurl = 'log:'", 2, "alerts.url", "must be an http:// or https:// address"),
-    ("[alerts]\nurl = ''", 2, "alerts.url", "must be an http:// or https:// address"),
     (f"[alerts]\nsecret = '{SIGNING[0]}'", 1, "alerts", "must have a url"),
     ("[alerts]\noff = ['rain']", 2, "alerts.off", "must be a list of some of redis_errors"),
     ("[providers]\nses = 3", 2, "providers", TABLES.format("providers")),
-    ("[providers.SES]", 1, "providers", TABLES.format("providers")),
 )
 
 
@@ -300,23 +288,15 @@ def test_a_mistake_is_reported_in_one_line_with_its_place(text: str, number: int
 
 
 def test_every_mistake_gets_its_line_in_the_order_of_the_file() -> None:
-    conditional = f"{ROUTE}match = [{{ field = 'body', contains = 'b' }}]\n"
     assert problems_of(f"bogus = 1\n{ROUTE}media = 'some'\n{CRM}format = 'xml'") == [
         f"mailonce.toml, line 1: bogus is unknown; known are {SECTIONS}",
         'mailonce.toml, line 4: routes.a.media must be "off", "listed" or "all"',
         'mailonce.toml, line 7: destinations.crm.format must be "json" or "form"',
     ]
-    assert problems_of(f"{TWO_DESTINATIONS}{ROUTE}destinations = ['b', 'd', 'e']\n{conditional}") == [
+    assert problems_of(f"{TWO_DESTINATIONS}{ROUTE}destinations = ['b', 'd', 'e']\n{ROUTE}") == [
         "mailonce.toml, line 7: routes.a.destinations.#2 must be one of b, c",
         "mailonce.toml, line 7: routes.a.destinations.#3 must be one of b, c",
         "mailonce.toml, line 8: routes.a.destinations is required; it must be one or more of b, c",
-        "mailonce.toml, line 10: routes.a.match must be left out of the last route, for all other emails",
-    ]
-    assert problems_of(f"{CRM}headers.X-A = 'env:NOWHERE'\n[providers.ses]\ntopics = ['file:none']") == [
-        'mailonce.toml, line 3: destinations.crm.headers.X-A refers to the environment variable "NOWHERE", '
-        "which is not set",
-        'mailonce.toml, line 5: providers.ses.topics.#1 refers to the file "none", which does not exist or is not a '
-        "file",
     ]
 
 
