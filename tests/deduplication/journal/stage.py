@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
 import redis
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.rules import Judgement, Repeat
-from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, Time
+from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, TimeOfRedis
 from tests.support.redis_server import RedisServer
 
 EMAILS = (
@@ -79,20 +80,19 @@ class Judge:
 
 
 class Stage:
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         server.client.flushall()
-        self.time, self.runs, self.judge = Time(), 0, Judge()
+        self.time, self.runs, self.judge = TimeOfRedis(server, monkeypatch), 1, Judge()
         self.flights: list[Flight] = []
         self.snapshot: dict[Any, Any] = {}
         self.raw = redis.Redis(port=server.port)
-        self._tell_redis()
         self.lines = [Line(), Line(), Line()]
         first = Machine(server.url, self.time, wrap=self.lines[0].wrap)
         second = Machine(server.url, self.time, wrap=self.lines[1].wrap, folder=first.folder, host=first.host)
         third = Machine(server.url, self.time, wrap=self.lines[2].wrap)
         self.processes = [first, second, third]
         self.beat()
-        self._advance(HOLD_MS + 1)
+        self.time.pass_ms(HOLD_MS + 1)
         self.beat()
 
     def close(self) -> None:
@@ -102,14 +102,6 @@ class Stage:
         self.processes[2].close()
         for client in (self.raw, *(each for line in self.lines for each in line.clients)):
             client.close()
-
-    def _tell_redis(self) -> None:
-        self.raw.set("test:now", self.time.now_ms)
-        self.raw.set("test:run", f"{self.runs:08x}")
-
-    def _advance(self, ms: int) -> None:
-        self.time.pass_ms(ms)
-        self.raw.set("test:now", self.time.now_ms)
 
     # What happens by itself
 
@@ -146,7 +138,7 @@ class Stage:
             for flight in self.flights:
                 if flight.process in cut:
                     self.judge.excuse(flight.email)
-        self._advance(ms)
+        self.time.pass_ms(ms)
         self.beat()
 
     def wait_until_open(self) -> None:
@@ -266,7 +258,7 @@ class Stage:
                 self.raw.restore(key, 0, value)
         if keeps != "nothing":
             self.runs += 1
-        self._tell_redis()
+        self.raw.mset({"test:now": self.time.now_ms, "test:run": self.runs})
 
     def run_late_requests(self) -> None:
         for line in self.lines:

@@ -22,7 +22,6 @@ from tests.deduplication.journal.world import (
     HOLD_MS,
     LEASE_MS,
     Email,
-    HandedScript,
     Machine,
     ask,
     claimed,
@@ -40,8 +39,7 @@ A, B, GROUPED, OTHER_OF_GROUP = EMAILS
 
 @pytest.fixture
 def stage(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(registry_module, "_Script", HandedScript)
-    found = Stage(redis_server)
+    found = Stage(redis_server, monkeypatch)
     yield found
     found.close()
 
@@ -92,7 +90,7 @@ def test_a_hold_is_not_executed_after_its_time(stage: Stage, first: Machine, oth
     stage.lines[0].next_fault = "late"
     with pytest.raises(NotNow):
         ask(first, A)
-    stage._advance(3_000)
+    stage.time.pass_ms(3_000)
     stage.run_late_requests()
     assert isinstance(ask(other, A), Claimed)
 
@@ -282,7 +280,7 @@ def test_notes_reach_every_machine_and_the_later_one_counts(stage: Stage, first:
     assert notes() == {"crm"}
     stage.lines[2].is_cut = True
     note(other, "chat")
-    stage._advance(5)
+    stage.time.pass_ms(5)
     note(first, "crm and chat")
     stage.restart_redis("nothing")
     stage.lines[2].is_cut = False
@@ -350,7 +348,7 @@ def test_nothing_stored_is_handed_out_while_an_era_is_closed_or_by_a_machine_tha
         stage.beat()
     else:
         stage.tick(first)
-        stage._advance(HOLD_MS + 3_000)
+        stage.time.pass_ms(HOLD_MS + 3_000)
     assert stage.take(other, "crm") == []
     stage.wait_until_open()
     assert len(stage.take(other, "crm")) == 1
@@ -384,7 +382,7 @@ def test_an_older_snapshot_repeats_no_delivery(stage: Stage, first: Machine, oth
         stage.lose_disk()
         stage.beat()
     else:
-        stage._advance(HOLD_MS + 1)
+        stage.time.pass_ms(HOLD_MS + 1)
     assert stage.take(first if not is_restored else other, "crm") == []
     assert not stage.raw.exists("delivery:msg_a_crm")
 
@@ -485,8 +483,7 @@ def test_a_reset_outlives_the_memory_of_redis(stage: Stage, first: Machine, othe
 def test_a_mark_whose_fingerprint_is_known_stops_only_the_email_it_stood_for(stage: Stage, first: Machine) -> None:
     send(first, A)
     stage.beat()
-    stage.raw.flushall()
-    stage._tell_redis()
+    stage.restart_redis("nothing")
     stage.time.pass_ms(8 * 24 * 3_600_000)
     stage.wait_until_open()
     with first.journal.reading() as step:
@@ -602,9 +599,9 @@ def test_a_lapsed_claim_is_not_put_back(stage: Stage, first: Machine, neighbour:
     stage.time.steady_ms += 1 << 50  # as on a machine that was booted once
     claimed(first, CRM)
     stage.beat()
-    stage._advance(LEASE_MS - 5_000)
+    stage.time.pass_ms(LEASE_MS - 5_000)
     alive = claimed(neighbour, CHAT)
-    stage._advance(6_000)
+    stage.time.pass_ms(6_000)
     stage.restart_redis("nothing")
     stage.beat()
     delivered(neighbour, alive)
@@ -618,8 +615,8 @@ def test_a_closed_era_accepts_facts_of_entries_with_more_to_store(stage: Stage, 
     assert not sent_and_stored(first, found).is_safe
     for _ in range(2 * HOLD_MS // 500):
         stage.beat()
-        stage._advance(500)
-    stage._advance(1)  # it is open again, and the first machine has not published since
+        stage.time.pass_ms(500)
+    stage.time.pass_ms(1)  # it is open again, and the first machine has not published since
     assert not isinstance(ask(other, CRM), Claimed), "it was delivered"
 
 
@@ -629,14 +626,14 @@ def test_with_a_full_disk_facts_are_published(
     found = claimed(first, BOTH)
     monkeypatch.setattr(first.coordinator, "_note", disk_full)
     assert not sent_and_stored(first, found).is_safe
-    stage._advance(LEASE_MS + 1)
+    stage.time.pass_ms(LEASE_MS + 1)
     assert [each.destination for each in claimed(other, BOTH).plan] == ["chat"]
 
 
 def test_a_reset_counts_where_a_claim_has_lapsed(stage: Stage, first: Machine, other: Machine) -> None:
     delivered(first, claimed(first, BOTH), "crm")
     stage.beat()
-    stage._advance(2 * LEASE_MS)
+    stage.time.pass_ms(2 * LEASE_MS)
     stage.beat()
     forget_names(first, CRM)
     stage.beat()
