@@ -267,12 +267,11 @@ class World:
     def worker_pids(self) -> list[int]:
         return [pid for server in self.servers for pid in server.worker_pids()]
 
-    def wait_until_well(self, within_s: float = 180, machines: Iterable[int] | None = None) -> float:
+    def wait_until_well(self) -> float:
         """Until every machine says so six times in a row, as each of its processes answers for itself; since when."""
-        deadline, since, in_a_row = time.monotonic() + within_s, time.monotonic(), 0
-        chosen = [self.servers[number] for number in machines] if machines else self.servers
+        deadline, since, in_a_row = time.monotonic() + 180, time.monotonic(), 0
         while in_a_row < 6:
-            if all(map(_is_well, chosen)):
+            if all(map(_is_well, self.servers)):
                 in_a_row += 1
             else:
                 in_a_row, since = 0, time.monotonic()
@@ -313,13 +312,6 @@ class World:
             time.sleep(2.0)
 
 
-def ask_journal(server: Server, query: str) -> int:
-    """A count."""
-    journal = sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True, timeout=10)
-    with closing(journal):
-        return int(journal.execute(query).fetchone()[0])
-
-
 def count_decided_alone(server: Server) -> int:
     """Emails that this machine claimed without Redis: the last field that is shown of an entry says so."""
     query = (
@@ -327,7 +319,10 @@ def count_decided_alone(server: Server) -> int:
         " AND machine = (SELECT value FROM meta WHERE key = 'machine')"
     )
     try:
-        return ask_journal(server, query)
+        with closing(
+            sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True, timeout=10)
+        ) as journal:
+            return int(journal.execute(query).fetchone()[0])
     except sqlite3.Error:
         return 0
 

@@ -403,12 +403,6 @@ def test_a_machine_does_not_send_what_it_delivered_itself(stage: Stage, first: M
     assert not stage.raw.exists("delivery:msg_a_crm")
 
 
-def claimed_and_stored(machine: Machine) -> Entry:
-    entry = stored(machine, claimed(machine, A)).entry
-    assert entry
-    return entry
-
-
 def test_a_delivery_that_another_entry_covers_is_skipped(stage: Stage, first: Machine, other: Machine) -> None:
     late = claimed(first, A, lease_ms=10 * LEASE_MS)
     stage.restart_redis("nothing")
@@ -425,7 +419,9 @@ def test_a_delivery_that_another_entry_covers_is_skipped(stage: Stage, first: Ma
 
 
 def test_publishing_again_does_not_disturb_the_taker(stage: Stage, first: Machine, other: Machine) -> None:
-    entry = read(first, claimed_and_stored(first).id)
+    found = claimed(first, A)
+    stored(first, found)
+    entry = read(first, found.entry.id)
     (flight,) = stage.take(other, "crm")
     assert entry and flight.lent
     first.registry.publish([(entry, NOTHING, b"payload")])

@@ -46,9 +46,8 @@ def has_read(machine: Machine) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    found = RedisServer().start()
-    yield found
-    found.stop()
+    with RedisServer() as found:
+        yield found
 
 
 @pytest.fixture

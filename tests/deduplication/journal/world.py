@@ -18,7 +18,7 @@ from deduplication.content import content_name
 from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
-from deduplication.journal.entry import About, Delivery, DeliveryStatus, new_entry_id
+from deduplication.journal.entry import About, DeliveryStatus, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
@@ -271,12 +271,9 @@ def delivered(machine: Machine, claim: Claimed, *only: str) -> Settled:
 
 
 def stored(machine: Machine, claim: Claimed, in_ms: int = 0, payload: bytes = b"payload") -> Settled:
-    ends = [_waiting(each, machine.time.now_ms + in_ms) for each in claim.plan]
+    later = {"status": DeliveryStatus.WAITING, "next_try_ms": machine.time.now_ms + in_ms}
+    ends = [replace(each, **later, tries=each.tries + 1) for each in claim.plan]
     return machine.coordinator.settle(claim, ends, "queued", payload)
-
-
-def _waiting(delivery: Delivery, next_try_ms: int) -> Delivery:
-    return replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=next_try_ms, tries=delivery.tries + 1)
 
 
 def returned(machine: Machine, claim: Claimed, retries_left: int | None = None) -> Settled:
