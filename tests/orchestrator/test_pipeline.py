@@ -12,7 +12,7 @@ from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import ON_REDIS, Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, Reaction, item, limited
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, Reaction, item
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -63,41 +63,6 @@ def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: 
     assert (len(crm.asked), len(crm.taken)) == (len(reactions) + 1, 1)
     assert len({webhook.webhook_id for webhook in crm.asked}) == 1
     assert bench.payload() is None
-
-
-@pytest.mark.parametrize("reaction", [DOWN, MISPLACED], ids=["down", "misplaced"])
-def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(start: Open, reaction: Reaction) -> None:
-    """One email every half minute tries it; with few emails waiting, each has soon been tried ten times."""
-    bench = start({"crm": [reaction] * 10_000}, limits=limited(breaker_failures=2))
-    crm, subjects = bench.destinations["crm"], ["one", "two"]
-    crm.max_attempts = 4
-    for subject in subjects:
-        bench.send(subject=subject)
-    for _ in range(2 * 3600 // 30):
-        bench.let_time_pass(30_000)
-        bench.deliver_due()
-    assert len(crm.asked) > 2 * 4
-    assert [bench.delivery(subject=subject).status for subject in subjects] == ["waiting"] * 2
-    crm.reactions.clear()
-    for _ in range(10):
-        bench.let_time_pass(30_000)
-        bench.deliver_due()
-    assert sorted(webhook.payload["subject"] for webhook in crm.taken) == subjects
-
-
-@pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
-def test_a_delivery_that_always_fails_is_a_dead_letter_with_payload(start: Open, reaction: DeliveryFailed) -> None:
-    bench = start({"crm": [reaction] * 9})
-    bench.send()
-    while bench.delivery().status == "waiting":
-        bench.let_time_pass(2_000_000)
-        assert bench.deliver_due() == 1
-    assert [bench.status_of() for _ in range(2)] == ["dead_lettered", "dead_lettered"]
-    assert (bench.delivery().status, bench.delivery().reason) == ("dead", f"{reaction}; tried 4 times")
-    assert len(bench.destinations["crm"].asked) == 4, "every POST is an attempt"
-    assert bench.payload() is not None
-    bench.let_time_pass(90_000_000)
-    assert bench.deliver_due() == 0
 
 
 def die() -> None:

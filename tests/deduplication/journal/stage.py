@@ -35,23 +35,11 @@ class Flight:
 
     process: Machine
     email: Email
+    destinations: list[str]
+    until_ms: int
     claimed: Claimed | None = None
     lent: Lent | None = None
     posted: bool | None = None
-
-    @property
-    def destinations(self) -> list[str]:
-        if self.lent:
-            return [self.lent.delivery.destination]
-        assert self.claimed
-        return [each.destination for each in self.claimed.to_send]
-
-    @property
-    def until_ms(self) -> int:
-        if self.lent:
-            return self.lent.until_ms
-        assert self.claimed
-        return self.claimed.lease_until_ms
 
 
 @dataclass
@@ -166,7 +154,8 @@ class Stage:
         if isinstance(found, Claimed):
             if found.is_alone:
                 self.judge.excuse(email)  # window b: claimed without Redis
-            self.flights.append(Flight(process, email, found))
+            destinations = [each.destination for each in found.to_send]
+            self.flights.append(Flight(process, email, destinations, found.lease_until_ms, found))
         return found
 
     def take(self, process: Machine, destination: str) -> list[Flight]:
@@ -175,7 +164,10 @@ class Stage:
         except StoreUnavailable:
             return []
         assert all(each.payload == b"payload" for each in lent)
-        flights = [Flight(process, _email_of(each.entry), lent=each) for each in lent]
+        flights = [
+            Flight(process, _email_of(each.entry), [each.delivery.destination], each.until_ms, lent=each)
+            for each in lent
+        ]
         self.flights += flights
         return flights
 
