@@ -244,32 +244,12 @@ def test_what_a_script_has_published_is_done_for_the_service_and_the_other_way_r
 # Resets
 
 
-def test_a_reset_email_is_new_again_on_every_machine(pair: Pair, sync: Sync) -> None:
-    send(pair[0], Email())
-    sync()
-    for machine in pair:
-        machine.follow()
-    name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
-    assert forget(pair[1].coordinator, {name.label: name})[1] == frozenset()
-    pair[0].follow()
-    assert isinstance(ask(pair[0], Email()), Claimed)
-
-
 def test_a_reset_keeps_what_is_open_and_says_so(pair: Pair, sync: Sync) -> None:
     stored(pair[0], claimed(pair[0], Email()))
     sync()
     name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
     assert forget(pair[1].coordinator, {name.label: name})[1] == {name.label}
     assert isinstance(ask(pair[1], Email()), Repeat)
-
-
-def test_resetting_a_group_frees_the_group_alone(pair: Pair, sync: Sync) -> None:
-    send(pair[0], Email("one", group="lot_3"))
-    sync()
-    name = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_3")
-    forget(pair[0].coordinator, {name.label: name})
-    assert isinstance(ask(pair[1], Email("one", group="lot_3")), Repeat)
-    assert claimed(pair[1], Email("two", group="lot_3")).to_send
 
 
 def test_repeats_are_counted_for_each_machine(pair: Pair, sync: Sync) -> None:
