@@ -27,8 +27,8 @@ def item_with(recipient: tuple[str, ...] = (), **fields: tuple[str, ...]) -> Ite
     return replace(item(), fields=fields, folded={}, recipients=recipient)
 
 
-def has(text: str, exact: bool = False) -> Condition:
-    return Condition(field="subject", contains=text, exact=exact)
+def has(text: str) -> Condition:
+    return Condition(field="subject", contains=text)
 
 
 def route(name: str, *match: Condition, **settings: Any) -> RouteConfig:

@@ -208,9 +208,9 @@ def test_an_email_that_was_returned_is_claimed_again_with_its_attempts_and_its_p
 # Claims of scripts
 
 
-def reservation(machine: Machine, key: str, *media: str, owner: str = "") -> Claim:
+def reservation(machine: Machine, key: str, *media: str) -> Claim:
     shared = tuple(Name(Kind.MEDIA, "", each, 1000) for each in media)
-    return Claim(new_entry_id(), owner or machine.coordinator.new_owner(), (Name(Kind.POST, "", key, 1000),), shared)
+    return Claim(new_entry_id(), machine.coordinator.new_owner(), (Name(Kind.POST, "", key, 1000),), shared)
 
 
 def test_a_script_that_meets_a_held_medium_is_busy(pair: Pair) -> None:
