@@ -207,6 +207,7 @@ def test_a_field_that_says_nothing_is_empty_and_no_header_is_none(field: str, of
     for asked, value in ((plain, of_email), (message_item(Message(id="1", text="Hello")), of_message)):
         assert (asked.fields.get(field) or ("",)) == (value,)
     assert holds(Condition(field="size", under=6), item=message_item(Message(id="1", text="Hello")))
+    assert holds(Condition(field="source", regex="^vk:"), item=message_item(Message(source="vk:a", id="1")))
 
 
 @pytest.mark.parametrize(
@@ -281,12 +282,6 @@ def test_a_regex_searches_only_the_beginning_of_a_long_text(exact: bool) -> None
     assert holds(word, item=within)
     assert not holds(word, item=beyond)
     assert holds(Condition(field="body", contains="needle", exact=exact), item=beyond)
-
-
-def test_a_message_has_a_source() -> None:
-    vk = Condition(field="source", regex="^vk:")
-    assert holds(vk, item=message_item(Message(source="vk:a", id="1")))
-    assert not holds(vk, item=message_item(Message(source="tg:a", id="1")))
 
 
 def test_an_explanation_tries_every_condition_of_every_route() -> None:

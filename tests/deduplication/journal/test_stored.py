@@ -22,6 +22,7 @@ from tests.deduplication.journal.world import (
     Time,
     ask,
     claimed,
+    read,
     send,
     skipped,
     stored,
@@ -33,13 +34,6 @@ Pair = tuple[Machine, Machine]
 
 def ended(lent: Lent, status: DeliveryStatus, **changes: object) -> Delivery:
     return replace(lent.delivery, status=status, **changes)
-
-
-def read(machine: Machine, entry_id: str) -> Entry:
-    with machine.journal.reading() as step:
-        found = step.read(entry_id)
-    assert found
-    return found
 
 
 def test_what_is_stored_is_handed_out_once_on_any_machine_with_its_payload(pair: Pair) -> None:
@@ -218,15 +212,6 @@ def test_an_item_that_takes_no_names_is_recorded_once_and_can_be_released(pair: 
     assert again.release(pair[0].coordinator, "oldone") is None
     pair[0].coordinator.record(entry, b"payload")
     assert [each.payload for each in take(pair[1])] == [b"payload"]
-
-
-def test_one_that_waits_for_a_name_has_a_next_try(pair: Pair) -> None:
-    claimed(pair[0], Email("one", group="lot_3"))
-    second = claimed(pair[1], Email("two", group="lot_3"))
-    settled = pair[1].coordinator.settle(second, second.not_to_send, "queued", b"payload")
-    assert settled.is_safe and settled.entry
-    assert settled.entry.deliveries[0].next_try_ms == pair[0].time.now_ms + 5_000
-    assert pair[1].coordinator.take("", 10, LEASE_MS) == []
 
 
 def test_a_closed_journal_says_so_and_can_be_closed_again(pair: Pair) -> None:

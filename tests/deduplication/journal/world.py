@@ -18,7 +18,7 @@ from deduplication.content import content_name
 from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
-from deduplication.journal.entry import About, DeliveryStatus, new_entry_id
+from deduplication.journal.entry import About, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
@@ -287,6 +287,13 @@ def skipped(machine: Machine, claim: Claimed, payload: bytes = b"payload") -> Se
 
 def send(machine: Machine, email: Email) -> Settled:
     return delivered(machine, claimed(machine, email))
+
+
+def read(machine: Machine, entry_id: str) -> Entry:
+    with machine.journal.reading() as step:
+        found = step.read(entry_id)
+    assert found
+    return found
 
 
 def take(machine: Machine, destination: str = "crm", limit: int = 10) -> list[Lent]:
