@@ -87,9 +87,5 @@ def capacity_page(page: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", page)
 
 
-def main() -> None:
-    PAGE.write_text(capacity_page(PAGE.read_text()))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(capacity_page(PAGE.read_text()))

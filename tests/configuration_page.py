@@ -162,10 +162,6 @@ def env_example() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
+if __name__ == "__main__":
     PAGE.write_text(configuration_page())
     ENV_EXAMPLE.write_text(env_example())
-
-
-if __name__ == "__main__":
-    main()

@@ -12,26 +12,23 @@ from tests.support import redis_server as real_redis
 from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
 
-NEED_REDIS = {"redis"}
 OF_REDIS = {"redis_server", "own_redis"}
-# Tests that wait: for processes, leases, a browser. Their seconds, on an idle machine, only say which begin first, so
-# that none of them runs alone at the end. Those of one line stay together, for what they share.
-FAULTS = "tests/faults/test_faults.py::test_nothing_is_lost_and_nothing_arrives_twice"
-LONG = {
-    f"{FAULTS}[the reply of a hold lost": 56,
-    "tests/routes/dashboard/test_in_browser.py": 45,
-    f"{FAULTS}[disk lost": 30,
-    "tests/test_end_to_end.py::test_when_a_destination_works_again": 26,
-    f"{FAULTS}[": 26,
-    "tests/test_demo.py": 25,
-    "tests/docs/test_operating.py": 25,
-    "tests/routes/test_health.py::test_the_begin_and_the_end_of_an_alarm": 21,
-    "tests/test_end_to_end.py::test_a_destination_that_fails": 15,
-    "tests/test_end_to_end.py::test_all_sources_of_figures_agree": 12,
-    "tests/routes/test_command_line.py::test_a_killed_workers_deliveries_return": 12,
-    "tests/deploy/test_prometheus.py": 12,
-    "tests/test_package.py": 12,
-}
+# Tests that wait: for processes, leases, a browser; the longest first. They begin first, so that none of them runs
+# alone at the end. Those of one line stay together, for what they share.
+LONG = (
+    "tests/routes/dashboard/test_in_browser.py",
+    "tests/test_demo.py",
+    "tests/docs/test_operating.py",
+    "tests/test_end_to_end.py::test_when_a_destination_works_again",
+    "tests/faults/test_faults.py::test_nothing_is_lost_and_nothing_arrives_twice[the reply of a hold lost",
+    "tests/routes/test_health.py::test_the_begin_and_the_end_of_an_alarm",
+    "tests/faults/test_faults.py::test_nothing_is_lost_and_nothing_arrives_twice[disk lost",
+    "tests/faults/test_faults.py::test_nothing_is_lost_and_nothing_arrives_twice[",
+    "tests/test_end_to_end.py::test_a_destination_that_fails",
+    "tests/test_end_to_end.py::test_all_sources_of_figures_agree",
+    "tests/deploy/test_prometheus.py",
+    "tests/routes/test_command_line.py::test_a_killed_workers_deliveries_return",
+)
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
 
 # Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
@@ -87,23 +84,20 @@ def mark_real_redis(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if OF_REDIS & set(item.fixturenames) or any(each in NEED_REDIS for each in parameters if type(each) is str):
+        if OF_REDIS & set(item.fixturenames) or any(type(each) is str and each == "redis" for each in parameters):
             item.add_marker("real_redis")
 
 
 def long_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """xdist cuts the list into parts of the same length, one for each worker: each begins with its share of LONG."""
-    groups: dict[str, list[pytest.Item]] = {prefix: [] for prefix in ("", *LONG)}
+    groups: dict[str, list[pytest.Item]] = {prefix: [] for prefix in (*LONG, "")}
     for item in items:
-        groups[next((prefix for prefix in LONG if item.nodeid.startswith(prefix)), "")].append(item)
+        groups[next(prefix for prefix in groups if item.nodeid.startswith(prefix))].append(item)
     others = iter(groups.pop(""))
-    shares: list[tuple[int, list[pytest.Item]]] = [(0, []) for _ in range(workers)]
-    for prefix, found in groups.items():
-        least = min(range(workers), key=lambda number: shares[number][0])
-        seconds, share = shares[least]
-        shares[least] = (seconds + (LONG[prefix] if found else 0), share + found)
+    long_ones = list(filter(None, groups.values()))
     ordered: list[pytest.Item] = []
-    for number, (_, share) in enumerate(shares):
+    for number in range(workers):
+        share = [item for group in long_ones[number::workers] for item in group]
         length = (len(items) - len(ordered)) // (workers - number)
         ordered += [*share, *islice(others, max(0, length - len(share)))]
     return [*ordered, *others]

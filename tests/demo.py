@@ -116,26 +116,19 @@ STEPS = (
 )
 
 
-class SettableClock:
-    now = THIS_MONTH
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 def play(steps: Sequence[Step]) -> list[Result]:
     """In a temporary folder, with its own mailonce.toml; every setting is given, so that none is the environment's."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-demo-")))
         stack.enter_context(contextlib.chdir(folder))
         (folder / "mailonce.toml").write_text(PROVIDERS)
-        sink, clock = stack.enter_context(Sink()), SettableClock()
+        sink, now = stack.enter_context(Sink()), THIS_MONTH
         given = {name: setting.default for name, setting in Settings.model_fields.items()}
         given |= {"data_dir": folder, "webhook_url": sink.url, "ingress_token": TOKEN, "admin_token": TOKEN}
         settings = load_settings(**given)
         service = build(settings)
         stack.callback(service.close)
-        service.pipeline = replace(service.pipeline, now=clock)
+        service.pipeline = replace(service.pipeline, now=lambda: now)
         client = create_app(service).test_client()
         providers = open_providers(load_config(settings), Surroundings((TOKEN,), fetch))
 
@@ -146,7 +139,8 @@ def play(steps: Sequence[Step]) -> list[Result]:
             return client.post(request.url.removeprefix(ADDRESS), data=request.body, headers=request.headers)
 
         def play_one(step: Step) -> Result:
-            clock.now = step.now
+            nonlocal now
+            now = step.now
             sink.otherwise = Reply(503) if step.destination_is_down else Reply()
             gives_up_at = time.monotonic() + MOST_WAITED_S
             while len(sink.accepted) < step.after_webhooks and time.monotonic() < gives_up_at:
@@ -275,8 +269,8 @@ def main(given: Sequence[str] | None = None) -> int:
         print("\nAn hour of mail in a minute", flush=True)
         wrong += hour.play()
         if options.stay:
-            print(f"\nThe page stays up: {server.url}/   token: {ADMIN_TOKEN}   Ctrl+C ends it", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(KeyboardInterrupt):  # which may come as soon as the line is read
+                print(f"\nThe page stays up: {server.url}/   token: {ADMIN_TOKEN}   Ctrl+C ends it", flush=True)
                 signal.pause()
     return 1 if wrong else 0
 

@@ -21,8 +21,6 @@ HOSTILE_SETTINGS = {
     "REDIS_URL": "redis://127.0.0.1:9/0",
     "http_proxy": "http://127.0.0.1:9",
 }
-
-
 LINES = (
     r"a new email +\| 200 +\| processed +\| new, as \w+, first of lot_456 +\| 1",
     r"exactly the same again +\| 200 +\| already_processed +\| repeats \w+: same email_id \w+ +\| 1",
@@ -32,8 +30,6 @@ LINES = (
     r"while the destination is down +\| 200 +\| queued +\| new, as \w+, stored and tried again +\| 5",
     r"once it is up, seconds later +\| 200 +\| already_processed +\| repeats .* +\| 6",
 )
-
-
 SAVED = (
     "  emails delivered +183",
     "  duplicates stopped +[67]\\d",

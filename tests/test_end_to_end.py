@@ -32,20 +32,16 @@ StartServer = Callable[..., Server]
 @pytest.fixture
 def start_on(tmp_path: Path) -> Iterator[StartServer]:
     """Starts a server on a Redis, or without one, and waits until it uses that; all are stopped in the end."""
-    started: list[Server] = []
+    with ExitStack() as stack:
 
-    def start(redis: RedisServer | None, sink: Sink, **settings: str) -> Server:
-        store = {"REDIS_URL": redis.url} if redis else {}
-        server = Server(tmp_path / "data", WEBHOOK_URL=sink.url, **store, **settings)
-        started.append(server)
-        server.start()
-        if redis:
-            wait_for(lambda: follows_redis(server))
-        return server
+        def start(redis: RedisServer | None, sink: Sink, **settings: str) -> Server:
+            store = {"REDIS_URL": redis.url} if redis else {}
+            server = stack.enter_context(Server(tmp_path / "data", WEBHOOK_URL=sink.url, **store, **settings))
+            if redis:
+                wait_for(lambda: follows_redis(server))
+            return server
 
-    yield start
-    for server in started:
-        server.stop()
+        yield start
 
 
 def follows_redis(server: Server) -> bool:

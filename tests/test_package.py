@@ -28,6 +28,7 @@ from tests.support.surroundings import ROOT, clean_environment, output_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
+BARE = {"PATH": os.environ["PATH"]}
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 IGNORED = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
 PRIVATE = (".env", "mailonce.toml", "data/journal.sqlite", "routes/__pycache__/left.pyc", "deploy/.env", ".venv-3.13/x")
@@ -62,25 +63,17 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy / "dist"
 
 
-def in_sdist(dist: Path) -> set[str]:
-    with tarfile.open(dist / f"mailonce-{VERSION}.tar.gz") as archive:
-        return {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
-
-
-def in_wheel(dist: Path) -> set[str]:
-    with zipfile.ZipFile(dist / f"mailonce-{VERSION}-py3-none-any.whl") as archive:
-        return {name for name in archive.namelist() if not name.endswith("/")}
-
-
 def test_the_sdist_has_every_file_of_the_checkout_and_nothing_private(dist: Path) -> None:
-    held = in_sdist(dist)
+    with tarfile.open(dist / f"mailonce-{VERSION}.tar.gz") as archive:
+        held = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
     assert not set(tracked()) - held, "MANIFEST.in leaves them out"
     assert not held & set(PRIVATE)
     assert all((ROOT / name).is_file() for name in held if not MADE.fullmatch(name))
 
 
 def test_the_wheel_has_all_of_the_packages_and_the_files_beside_them(dist: Path) -> None:
-    held = in_wheel(dist)
+    with zipfile.ZipFile(dist / f"mailonce-{VERSION}-py3-none-any.whl") as archive:
+        held = {name for name in archive.namelist() if not name.endswith("/")}
     beside = f"mailonce-{VERSION}.data/data/share/mailonce/"
     for name in tracked():
         if name.startswith(PACKAGES):
@@ -126,12 +119,8 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 link.symlink_to(Path(str(distribution.locate_file(top))))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
     for words in (["install", "--no-index", "-c", str(ROOT / "constraints.txt"), str(wheel)], ["check"]):
-        output_of(pip + words, env=bare())
+        output_of(pip + words, env=BARE)
     return folder
-
-
-def bare() -> dict[str, str]:
-    return {"PATH": os.environ["PATH"]}
 
 
 class Installed(Server):
@@ -146,7 +135,7 @@ class Installed(Server):
 def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     modules = ("deduplication", "orchestrator", "routes", "wsgi")
     where = "import sys, importlib; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
-    paths = output_of([str(installed / "bin/python"), "-c", where, *modules], tmp_path, bare()).split()
+    paths = output_of([str(installed / "bin/python"), "-c", where, *modules], tmp_path, BARE).split()
     assert len(paths) == len(modules) and all(Path(path).is_relative_to(installed) for path in paths)
     folder = tmp_path / "empty"
     with Sink() as sink, Installed(installed, folder, WEBHOOK_URL=sink.url) as server:
@@ -218,11 +207,7 @@ def test_a_python_that_is_missing_or_too_old_is_named_in_one_line(unmade_checkou
 
 
 def test_each_target_installs_what_it_needs_and_no_more(unmade_checkout: Path) -> None:
-    for target, extras in {
-        "run": ["receiver"],
-        "test": ["receiver", "dev"],
-        "docs": ["receiver", "docs"],
-    }.items():
+    for target, extras in {"run": ["receiver"], "test": ["receiver", "dev"], "docs": ["receiver", "docs"]}.items():
         shown = "\n".join(steps(unmade_checkout, target))
         assert [extra for extra in ("receiver", "dev", "docs") if f"-e '.[{extra}]'" in shown] == extras
         assert shown.count('echo "Installing') == len(extras), "the first run takes a minute"

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,16 @@ class Document:
     values: Mapping[str, Any] = field(repr=False)
 
     def error(self, problems: Iterable[tuple[Loc, str]]) -> SettingsError:
-        """A line for each problem: ``mailonce.toml, line 12: destinations.crm.url must be ...``."""
+        """A line for each problem, in their order: ``mailonce.toml, line 12: destinations.crm.url must be ...``."""
         lines = []
         for loc, text in problems:
             is_reference = _value_at(self.written, loc) != _value_at(self.values, loc)
             shown = text.partition(";")[0] if is_reference else text  # the rest may quote the value
             line = self._line_of(loc)
-            lines.append(f"{self.path}{f', line {line}' if line else ''}: {self._name_of(loc)} {shown}")
-        return SettingsError("\n".join(dict.fromkeys(lines)))  # pydantic may have several errors for one mistake
+            where = f"{self.path}, line {line}" if line else self.path
+            lines.append((line, f"{where}: {self._name_of(loc)} {shown}"))
+        ordered = dict.fromkeys(sorted(lines, key=itemgetter(0)))  # pydantic may have several errors for one mistake
+        return SettingsError("\n".join(text for _, text in ordered))
 
     def _line_of(self, loc: Loc) -> int:
         """Where the statement begins that sets the key or, if it is missing, the nearest table around it; 0 for none.

@@ -18,10 +18,7 @@ from tests.support.server import INGRESS_TOKEN
 from tests.support.surroundings import ROOT
 
 PROPERTIES = {"MAILONCE_URL": "https://mailonce.example.org/", "MAILONCE_TOKEN": "ingress-token"}
-
 FAKES = (ROOT / "tests/deploy/google_services.js").read_text()
-
-
 # What Google's Utilities make of these bytes, which are signed there.
 CSV, CSV_WITH_LF, PDF, NOTHING = b"lot;456\r\n789", b"lot;456\n789\n", b"%PDF\0\r\n\xff", b""
 CONTENTS = (CSV, CSV_WITH_LF, PDF, NOTHING)

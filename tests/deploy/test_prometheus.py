@@ -58,7 +58,7 @@ def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
     own = {"METRICS_TOKEN": METRICS_TOKEN}
     with Sink() as sink, Server(folder / "data", **settings, **own, WEBHOOK_URL=sink.url) as server:
         target = server.url.removeprefix("http://")
-        prometheus = PrometheusServer(folder / "prometheus", [target], METRICS_TOKEN, ALERTS)
+        prometheus = PrometheusServer(folder / "prometheus", target, METRICS_TOKEN, ALERTS)
         with WorkerProcess(folder / "data", **settings, WEBHOOK_URL=sink.url), prometheus:
             for subject in ("Lot 1", "Lot 1", "Lot 2"):
                 while server.post(email(subject=subject)).status_code != 200:

@@ -10,15 +10,7 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.words import must_be
 from routes.providers.base import Options
 from routes.providers.registry import TYPES
-from tests.configuration_page import (
-    ENV_EXAMPLE,
-    PAGE,
-    TABLES,
-    TOML_EXAMPLE,
-    configuration_page,
-    env_example,
-    sentence,
-)
+from tests.configuration_page import ENV_EXAMPLE, PAGE, TABLES, TOML_EXAMPLE, configuration_page, env_example, sentence
 
 OPTIONS = dict.fromkeys(provider.options_type for provider in TYPES.values())  # in one order for all who run a part
 MODELS = [Settings, Config, *TABLES.values(), *OPTIONS]

@@ -39,8 +39,6 @@ NAMED_ADDRESS = re.compile(
 )
 ADDRESS_PART = re.compile(r"<.*?>|\{.*?\}")
 PROVIDERS = (ROOT / "docs/providers.md").read_text()
-
-
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 

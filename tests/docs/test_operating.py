@@ -124,7 +124,9 @@ def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(tmp_path: 
     *_, switch_on = commands("Restore")
     (tmp_path / "backup").mkdir()
     redis_dir = Path(str(own_redis.client.config_get("dir")["dir"]))
-    with Sink() as sink, Server(tmp_path / "data", WEBHOOK_URL=sink.url, REDIS_URL=own_redis.url) as server:
+    own_redis.client.config_set("repl-diskless-sync-delay", 0)  # or each snapshot waits for 5 s
+    settings = {"REDIS_URL": own_redis.url, "REDIS_TIMEOUT_MS": "1000"}  # a new era is closed for twice that and 2 s
+    with Sink() as sink, Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
         with traffic(server) as taken:
             wait_for(lambda: len(taken) > 5)
             paste(at(own_redis, snapshot), tmp_path)

@@ -2,11 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -31,13 +29,6 @@ def as_json(*values: Any, **named: Any) -> dict[str, Any]:
     assert line.isprintable() and line.isascii()
     fields: dict[str, Any] = json.loads(line)
     return fields
-
-
-@pytest.fixture
-def in_request() -> Iterator[None]:
-    token = request_id.set("abc-1")
-    yield
-    request_id.reset(token)
 
 
 @given(st.text(st.characters()))
@@ -70,10 +61,12 @@ def test_the_length_of_a_line_is_limited() -> None:
     assert len(as_json("%s", "x" * 1_000_000)["message"]) < MAX_LINE_CHARS + 100
 
 
-@pytest.mark.usefixtures("in_request")
 def test_a_line_has_the_id_of_its_request() -> None:
-    assert as_text("delivered")[0].endswith(" ERROR orchestrator.x [abc-1]: delivered")
-    assert as_json("delivered")["request_id"] == "abc-1"
+    token = request_id.set("abc-1")
+    text, fields = as_text("delivered"), as_json("delivered")
+    request_id.reset(token)
+    assert text[0].endswith(" ERROR orchestrator.x [abc-1]: delivered")
+    assert fields["request_id"] == "abc-1"
 
 
 def test_json_has_the_named_values_of_the_message() -> None:

@@ -12,16 +12,11 @@ from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import ON_REDIS, Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item, limited
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, Reaction, item
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
 NOON = "2026-11-16T12:00:00Z"
-
-
-def with_scope(bench: PipelineBench, scope: GroupScope) -> PipelineBench:
-    settings = bench.pipeline.settings.model_copy(update={"group_scope": scope})
-    return replace(bench, pipeline=replace(bench.pipeline, settings=settings))
 
 
 # One destination
@@ -70,74 +65,12 @@ def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: 
     assert bench.payload() is None
 
 
-@pytest.mark.parametrize("reaction", [DOWN, MISPLACED], ids=["down", "misplaced"])
-def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(start: Open, reaction: Reaction) -> None:
-    """One email every half minute tries it; with few emails waiting, each has soon been tried ten times."""
-    bench = start({"crm": [reaction] * 10_000}, limits=limited(breaker_failures=2))
-    crm, subjects = bench.destinations["crm"], ["one", "two"]
-    crm.max_attempts = 4
-    for subject in subjects:
-        bench.send(subject=subject)
-    for _ in range(2 * 3600 // 30):
-        bench.let_time_pass(30_000)
-        bench.deliver_due()
-    assert len(crm.asked) > 2 * 4
-    assert [bench.delivery(subject=subject).status for subject in subjects] == ["waiting"] * 2
-    crm.reactions.clear()
-    for _ in range(10):
-        bench.let_time_pass(30_000)
-        bench.deliver_due()
-    assert sorted(webhook.payload["subject"] for webhook in crm.taken) == subjects
-
-
-@pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
-def test_a_delivery_that_always_fails_is_a_dead_letter_with_payload(start: Open, reaction: DeliveryFailed) -> None:
-    bench = start({"crm": [reaction] * 9})
-    bench.send()
-    while bench.delivery().status == "waiting":
-        bench.let_time_pass(2_000_000)
-        assert bench.deliver_due() == 1
-    assert [bench.status_of() for _ in range(2)] == ["dead_lettered", "dead_lettered"]
-    assert (bench.delivery().status, bench.delivery().reason) == ("dead", f"{reaction}; tried 4 times")
-    assert len(bench.destinations["crm"].asked) == 4, "every POST is an attempt"
-    assert bench.payload() is not None
-    bench.let_time_pass(90_000_000)
-    assert bench.deliver_due() == 0
-
-
-def test_nothing_counts_as_delivered_before_it_is(start: Open) -> None:
-    """The same email comes again in the middle of a delivery, which then fails."""
-    answers: list[str] = []
-
-    def fail_after_it_came_again() -> None:
-        answers.append(bench.status_of())
-        raise DOWN
-
-    bench = start({"crm": [fail_after_it_came_again, DOWN]})
-    assert (bench.status_of(), answers) == ("queued", ["already_processing"])
-    bench.let_time_pass(5_500)
-    bench.deliver_due()
-    assert bench.status_of() == "already_processed"
-    assert len(bench.destinations["crm"].taken) == 1
-
-
 def die() -> None:
     raise KeyboardInterrupt
 
 
 def coordinator(bench: Any) -> Any:
     return bench.pipeline.coordinator
-
-
-def test_an_email_whose_process_died_is_taken_over_when_its_lease_has_ended(start: Open) -> None:
-    bench = start()
-    coordinator(bench).after_claim = die
-    with pytest.raises(KeyboardInterrupt):
-        bench.send()
-    assert bench.status_of() == "already_processing"
-    bench.let_time_pass(LEASE_MS)
-    assert bench.status_of() == "processed"
-    assert len(bench.destinations["crm"].taken) == 1
 
 
 def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
@@ -247,7 +180,9 @@ def test_an_email_without_a_sender_stops_nobody_and_nobody_stops_it(
 def test_with_the_scope_of_everyone_senders_do_not_count(
     start: Open, skipped: str, first: Fields, second: Fields
 ) -> None:
-    bench = with_scope(start(), GroupScope.EVERYONE)
+    bench = start()
+    settings = bench.pipeline.settings.model_copy(update={"group_scope": GroupScope.EVERYONE})
+    bench = replace(bench, pipeline=replace(bench.pipeline, settings=settings))
     assert bench.status_of(**first, sender="eve@evil.example") == "processed"
     assert bench.status_of(**second, sender="ada@example.org") == skipped
     value = {name.value for name in bench.entry(**first, sender="eve@evil.example").shared}
@@ -317,9 +252,6 @@ def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rul
     before.let_time_pass(LEASE_MS)
     assert start(**rule).status_of(**old) == "processed"
     assert start(**rule).status_of(subject="another", **old) == status
-
-
-# Proofs of origin that do not cover the text
 
 
 # With workers

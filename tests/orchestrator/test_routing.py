@@ -27,8 +27,8 @@ def item_with(recipient: tuple[str, ...] = (), **fields: tuple[str, ...]) -> Ite
     return replace(item(), values=lambda name: fields.get(name, ()), folded={}, recipients=recipient)
 
 
-def has(text: str, exact: bool = False) -> Condition:
-    return Condition(field="subject", contains=text, exact=exact)
+def has(text: str) -> Condition:
+    return Condition(field="subject", contains=text)
 
 
 def route(name: str, *match: Condition, **settings: Any) -> RouteConfig:
@@ -117,7 +117,6 @@ EMAIL = email_item(
         ({"field": "subject", "equals": "ete a paris"}, True),
         ({"field": "subject", "equals": "ÉTÉ  À PARIS "}, True),
         ({"field": "subject", "equals": "ete"}, False),
-        ({"field": "subject", "equals": ""}, False),
         ({"field": "subject", "contains": "À PAR"}, True),
         ({"field": "subject", "contains": "lyon"}, False),
         ({"field": "subject", "regex": "^ete"}, True),
@@ -125,26 +124,17 @@ EMAIL = email_item(
         ({"field": "subject", "regex": r"paris\s*\d"}, False),
         ({"field": "subject", "equals": "Été à Paris", "exact": True}, True),
         ({"field": "subject", "equals": "été à paris", "exact": True}, False),
-        ({"field": "subject", "equals": "Ete a Paris", "exact": True}, False),
         ({"field": "subject", "contains": "à P", "exact": True}, True),
         ({"field": "subject", "contains": "a P", "exact": True}, False),
-        ({"field": "subject", "contains": "à p", "exact": True}, False),
         ({"field": "subject", "regex": "^Été .* P", "exact": True}, True),
         ({"field": "subject", "regex": "^été", "exact": True}, False),
-        ({"field": "subject", "regex": "Ete", "exact": True}, False),
-        ({"field": "subject", "regex": "(?i)^été", "exact": True}, True),
         ({"field": "sender", "equals": "ada@example.org"}, True),
-        ({"field": "sender", "regex": "@example\\.org$"}, True),
         ({"field": "sender", "contains": "Ada <"}, False),
         ({"field": "body", "contains": "12 € merci"}, True),
         ({"field": "body", "contains": "<br>"}, False),
         ({"field": "provider", "equals": "gmail"}, True),
         ({"field": "provider", "equals": "postmark"}, False),
-        ({"field": "recipient", "equals": "sales@ours.example"}, True),
         ({"field": "recipient", "equals": "help@ours.example"}, True),
-        ({"field": "recipient", "contains": "elp@ours"}, True),
-        ({"field": "recipient", "regex": "^help@"}, True),
-        ({"field": "recipient", "regex": "^ours"}, False),
         ({"field": "recipient", "equals": ""}, False),
         ({"field": "recipient", "equals": "team@ours.example"}, False),
         ({"field": "to", "equals": "team@ours.example"}, True),
@@ -217,6 +207,7 @@ def test_a_field_that_says_nothing_is_empty_and_no_header_is_none(field: str, of
     for asked, value in ((plain, of_email), (message_item(Message(id="1", text="Hello")), of_message)):
         assert (asked.values(field) or ("",)) == (value,)
     assert holds(Condition(field="size", under=6), item=message_item(Message(id="1", text="Hello")))
+    assert holds(Condition(field="source", regex="^vk:"), item=message_item(Message(source="vk:a", id="1")))
 
 
 @pytest.mark.parametrize(
@@ -291,12 +282,6 @@ def test_a_regex_searches_only_the_beginning_of_a_long_text(exact: bool) -> None
     assert holds(word, item=within)
     assert not holds(word, item=beyond)
     assert holds(Condition(field="body", contains="needle", exact=exact), item=beyond)
-
-
-def test_a_message_has_a_source() -> None:
-    vk = Condition(field="source", regex="^vk:")
-    assert holds(vk, item=message_item(Message(source="vk:a", id="1")))
-    assert not holds(vk, item=message_item(Message(source="tg:a", id="1")))
 
 
 def test_an_explanation_tries_every_condition_of_every_route() -> None:

@@ -4,7 +4,6 @@ import argparse
 import base64
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import requests
 
 _INPUT = re.compile(r"^echo (\S+) \| base64 -d \| ")
 _FILE = re.compile(r"\$\(cat ([^)]+)\)")
-_FIRST_OF_LIST = re.compile(r"\$\{(\w+)%%,\*\}")
 
 
 @dataclass(frozen=True)
@@ -28,12 +26,11 @@ class Request:
             return http.request(method, self.url, headers=self.headers, data=self.body, timeout=60)
 
 
-def read_curl(line: str, folder: Path = Path(), environment: Mapping[str, str] | None = None) -> Request:
+def read_curl(line: str, folder: Path = Path()) -> Request:
     """The request of a curl line in that folder. An option or shell syntax that we do not print is an error."""
     given = _INPUT.match(line)
     text = _INPUT.sub("", line).replace("\\\n", "")
     text = _FILE.sub(lambda found: (folder / shlex.split(found[1])[0]).read_text().strip(), text)
-    text = _FIRST_OF_LIST.sub(lambda found: (environment or {})[found[1]].split(",")[0], text)
     words = shlex.split(text)
     assert words.pop(0) == "curl", line
     options = _OPTIONS.parse_args(words)

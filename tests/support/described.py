@@ -29,11 +29,8 @@ class Described:
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
     def check(self, method: str, path: str, answer: TestResponse) -> None:
-        operation, status, where = (
-            self._operation(method, path),
-            answer.status_code,
-            f"{method} {path}: {answer.status}",
-        )
+        operation, status = self._operation(method, path), answer.status_code
+        where = f"{method} {path}: {answer.status}"
         if operation is None:
             assert status in (404, 405), f"{where}, of a route that is not described"
             model = "Refusal" if path.startswith("/api/ingress/") else "Problem"
@@ -53,11 +50,9 @@ class Described:
     def _operation(self, method: str, path: str) -> Any:
         """A path without parameters comes first."""
         for name in sorted(self.document["paths"], key=lambda each: "{" in each):
-            if (
-                re.fullmatch(re.sub(r"{[a-z]+}", "[^/]+", name), path)
-                and method.lower() in self.document["paths"][name]
-            ):
-                return self.document["paths"][name][method.lower()]
+            methods = self.document["paths"][name]
+            if method.lower() in methods and re.fullmatch(re.sub(r"{[a-z]+}", "[^/]+", name), path):
+                return methods[method.lower()]
         return None
 
     def validate(self, schema: dict[str, Any], value: Any, where: str) -> None:

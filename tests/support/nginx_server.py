@@ -45,11 +45,7 @@ def with_the_page(config: str, allowed: str) -> str:
 
 class NginxServer(Program):
     def __init__(
-        self,
-        folder: Path,
-        behind_port: int,
-        page_allowed: str | None = None,
-        changes: Iterable[tuple[str, str]] = (),
+        self, folder: Path, behind_port: int, page_allowed: str | None = None, changes: Iterable[tuple[str, str]] = ()
     ) -> None:
         """``page_allowed``: the network that may see the page; None: it is not published."""
         folder.mkdir()

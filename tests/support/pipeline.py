@@ -158,17 +158,14 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         if name in self._failing:
             raise StoreUnavailable(f"no {name} for now")
-        found = getattr(self._coordinator, name)
-        if name != "claim" or self.after_claim is None:
-            return found
+        return getattr(self._coordinator, name)
+
+    def claim(self, claim: Any) -> Any:
+        claimed = self._coordinator.claim(claim)
         happens, self.after_claim = self.after_claim, None
-
-        def claim(claim: Any) -> Any:
-            claimed = found(claim)
+        if happens:
             happens()
-            return claimed
-
-        return claim
+        return claimed
 
 
 @contextmanager

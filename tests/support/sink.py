@@ -98,19 +98,8 @@ class Sink:
 
     def reply_to(self, subject: str, *request: str) -> Reply:
         answers = (self.answers[key] for key in (subject, *request) if key in self.answers)
-        return next(answers, None) or self.next_reply()
-
-    def next_reply(self) -> Reply:
         with self._lock:
-            return self._replies.pop(0) if self._replies else self.otherwise
-
-    def take(self, received: Received) -> None:
-        with self._lock:
-            self.received.append(received)
-
-    def count_connection(self) -> None:
-        with self._lock:
-            self.connections += 1
+            return next(answers, None) or (self._replies.pop(0) if self._replies else self.otherwise)
 
     @property
     def accepted(self) -> list[Received]:
@@ -149,7 +138,8 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def handle(self) -> None:
-            sink.count_connection()
+            with sink._lock:
+                sink.connections += 1
             try:
                 super().handle()
             except ConnectionError:
@@ -172,7 +162,9 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
                 reply.after.wait(120)
             time.sleep(reply.delay_s)
             webhook_id = self.headers.get("webhook-id", "")
-            sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body, self.command))
+            received = Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body, self.command)
+            with sink._lock:
+                sink.received.append(received)
             self._answer(reply)
 
         do_GET = do_HEAD = do_POST

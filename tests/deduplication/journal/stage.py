@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
 import redis
 from msgspec.structs import replace
 
@@ -17,7 +18,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.rules import Judgement, Repeat
-from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, Time
+from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, TimeOfRedis
 from tests.support.redis_server import RedisServer
 
 EMAILS = (
@@ -34,23 +35,11 @@ class Flight:
 
     process: Machine
     email: Email
+    destinations: list[str]
+    until_ms: int
     claimed: Claimed | None = None
     lent: Lent | None = None
     posted: bool | None = None
-
-    @property
-    def destinations(self) -> list[str]:
-        if self.lent:
-            return [self.lent.delivery.destination]
-        assert self.claimed
-        return [each.destination for each in self.claimed.to_send]
-
-    @property
-    def until_ms(self) -> int:
-        if self.lent:
-            return self.lent.until_ms
-        assert self.claimed
-        return self.claimed.lease_until_ms
 
 
 @dataclass
@@ -79,20 +68,19 @@ class Judge:
 
 
 class Stage:
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         server.client.flushall()
-        self.time, self.runs, self.judge = Time(), 0, Judge()
+        self.time, self.runs, self.judge = TimeOfRedis(server, monkeypatch), 1, Judge()
         self.flights: list[Flight] = []
         self.snapshot: dict[Any, Any] = {}
         self.raw = redis.Redis(port=server.port)
-        self._tell_redis()
         self.lines = [Line(), Line(), Line()]
         first = Machine(server.url, self.time, wrap=self.lines[0].wrap)
         second = Machine(server.url, self.time, wrap=self.lines[1].wrap, folder=first.folder, host=first.host)
         third = Machine(server.url, self.time, wrap=self.lines[2].wrap)
         self.processes = [first, second, third]
         self.beat()
-        self._advance(HOLD_MS + 1)
+        self.time.pass_ms(HOLD_MS + 1)
         self.beat()
 
     def close(self) -> None:
@@ -102,14 +90,6 @@ class Stage:
         self.processes[2].close()
         for client in (self.raw, *(each for line in self.lines for each in line.clients)):
             client.close()
-
-    def _tell_redis(self) -> None:
-        self.raw.set("test:now", self.time.now_ms)
-        self.raw.set("test:run", f"{self.runs:08x}")
-
-    def _advance(self, ms: int) -> None:
-        self.time.pass_ms(ms)
-        self.raw.set("test:now", self.time.now_ms)
 
     # What happens by itself
 
@@ -146,7 +126,7 @@ class Stage:
             for flight in self.flights:
                 if flight.process in cut:
                     self.judge.excuse(flight.email)
-        self._advance(ms)
+        self.time.pass_ms(ms)
         self.beat()
 
     def wait_until_open(self) -> None:
@@ -174,7 +154,8 @@ class Stage:
         if isinstance(found, Claimed):
             if found.is_alone:
                 self.judge.excuse(email)  # window b: claimed without Redis
-            self.flights.append(Flight(process, email, found))
+            destinations = [each.destination for each in found.to_send]
+            self.flights.append(Flight(process, email, destinations, found.lease_until_ms, found))
         return found
 
     def take(self, process: Machine, destination: str) -> list[Flight]:
@@ -183,7 +164,10 @@ class Stage:
         except StoreUnavailable:
             return []
         assert all(each.payload == b"payload" for each in lent)
-        flights = [Flight(process, _email_of(each.entry), lent=each) for each in lent]
+        flights = [
+            Flight(process, _email_of(each.entry), [each.delivery.destination], each.until_ms, lent=each)
+            for each in lent
+        ]
         self.flights += flights
         return flights
 
@@ -230,11 +214,14 @@ class Stage:
     # Faults
 
     def kill(self, process: Machine) -> None:
+        self._end_flights(process)
+        process.restart()
+
+    def _end_flights(self, process: Machine) -> None:
         for flight in self.flights:
             if flight.process is process and flight.posted:
                 self.judge.excuse(flight.email)  # window a
         self.flights = [each for each in self.flights if each.process is not process]
-        process.restart()
 
     def lose_disk(self) -> None:
         process = self.processes[2]
@@ -244,13 +231,8 @@ class Stage:
             for email in EMAILS:
                 if process.name in self.judge.posted_by.get(email.key, set()):
                     self.judge.excuse(email)
-        self.flights = [each for each in self.flights if each.process is not process or self._excuse_posted(each)]
+        self._end_flights(process)
         process.lose_disk()
-
-    def _excuse_posted(self, flight: Flight) -> bool:
-        if flight.posted:
-            self.judge.excuse(flight.email)
-        return False
 
     def save_snapshot(self) -> None:
         keys = [key for key in self.raw.scan_iter() if not key.startswith(b"test:")]
@@ -268,7 +250,7 @@ class Stage:
                 self.raw.restore(key, 0, value)
         if keeps != "nothing":
             self.runs += 1
-        self._tell_redis()
+        self.raw.mset({"test:now": self.time.now_ms, "test:run": self.runs})
 
     def run_late_requests(self) -> None:
         for line in self.lines:

@@ -23,8 +23,6 @@ from tests.support.programs_loaded import run_at_once
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
-PATIENCE_S = 20.0
-
 
 class RealTime(Time):
     def clock(self) -> Clock:
@@ -46,9 +44,8 @@ def has_read(machine: Machine) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    found = RedisServer().start()
-    yield found
-    found.stop()
+    with RedisServer() as found:
+        yield found
 
 
 @pytest.fixture
@@ -156,7 +153,7 @@ def test_restoring_delays_no_outcome(
 ) -> None:
     """With many entries that takes long; an outcome published after its lease would be sent again elsewhere."""
     is_restored = threading.Event()
-    monkeypatch.setattr(machines[0].fleet, "restore", lambda **_: is_restored.wait(PATIENCE_S))
+    monkeypatch.setattr(machines[0].fleet, "restore", lambda **_: is_restored.wait(20))
     server.client.flushall()
     wait_for(lambda: accepts(machines[0], Email("first of the era")))
     send(machines[0], Email("new"))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.deduplication.journal.world import (
     ask,
     claimed,
     delivered,
+    read,
     returned,
     send,
     skipped,
@@ -37,11 +39,6 @@ def alone(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine(None, Time(), folder=tmp_path)
     yield machine
     machine.stop()
-
-
-def test_a_new_email_is_claimed_for_all_its_destinations(pair: Pair) -> None:
-    found = claimed(pair[0], Email(destinations=("crm", "chat")))
-    assert {each.destination for each in found.to_send} == {"crm", "chat"}
 
 
 def test_an_email_that_was_delivered_is_a_repeat_everywhere(pair: Pair, sync: Sync) -> None:
@@ -89,13 +86,6 @@ def test_an_owner_that_lost_its_claim_decides_nothing_but_its_fact_counts(pair: 
     assert isinstance(ask(pair[1], Email()), Busy if pair[0].url else Repeat)
 
 
-def test_an_email_that_was_returned_is_claimed_again_with_its_attempts(pair: Pair, sync: Sync) -> None:
-    first = claimed(pair[0], Email())
-    returned(pair[0], first)
-    sync()
-    assert claimed(pair[1], Email()).entry.id == first.entry.id
-
-
 def test_another_text_under_the_same_id_is_another_email(pair: Pair, sync: Sync) -> None:
     send(pair[0], Email(text="one"))
     sync()
@@ -125,12 +115,6 @@ def test_a_repeat_goes_only_to_the_destinations_that_have_not_got_it(pair: Pair,
     delivered(pair[1], again)
     sync()
     assert isinstance(ask(pair[0], Email(destinations=("chat", "crm"))), Repeat)
-
-
-def test_two_claims_for_different_destinations_do_not_conflict(pair: Pair) -> None:
-    first = claimed(pair[0], Email(destinations=("crm",)))
-    second = claimed(pair[1], Email(destinations=("chat",)))
-    assert delivered(pair[0], first).is_safe and delivered(pair[1], second).is_safe
 
 
 def test_returning_an_email_leaves_destinations_that_have_it_done(pair: Pair, sync: Sync) -> None:
@@ -164,9 +148,7 @@ def test_a_group_that_is_held_makes_the_next_email_wait_and_then_skips_it(pair: 
     sync()
     pair[0].time.pass_ms(6_000)
     assert take(pair[1]) == []
-    with pair[1].journal.reading() as step:
-        entry = step.read(second.entry.id)
-    assert entry and entry.deliveries[0].status is DeliveryStatus.SKIPPED
+    assert read(pair[1], second.entry.id).deliveries[0].status is DeliveryStatus.SKIPPED
 
 
 def test_a_group_whose_holder_ended_without_a_delivery_is_free_for_the_one_that_waits(pair: Pair, sync: Sync) -> None:
@@ -215,18 +197,19 @@ def test_a_proof_is_good_for_one_email(pair: Pair, sync: Sync) -> None:
     assert isinstance(ask(pair[1], Email("one", proof="p")), Repeat)
 
 
-def test_a_proof_of_an_email_that_was_returned_is_good_for_its_retry(pair: Pair, sync: Sync) -> None:
-    returned(pair[0], claimed(pair[0], Email("one", proof="p")))
+def test_an_email_that_was_returned_is_claimed_again_with_its_attempts_and_its_proof(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email("one", proof="p"))
+    returned(pair[0], first)
     sync()
-    assert isinstance(ask(pair[1], Email("one", proof="p")), Claimed)
+    assert claimed(pair[1], Email("one", proof="p")).entry.id == first.entry.id
 
 
 # Claims of scripts
 
 
-def reservation(machine: Machine, key: str, *media: str, owner: str = "") -> Claim:
+def reservation(machine: Machine, key: str, *media: str) -> Claim:
     shared = tuple(Name(Kind.MEDIA, "", each, 1000) for each in media)
-    return Claim(new_entry_id(), owner or machine.coordinator.new_owner(), (Name(Kind.POST, "", key, 1000),), shared)
+    return Claim(new_entry_id(), machine.coordinator.new_owner(), (Name(Kind.POST, "", key, 1000),), shared)
 
 
 def test_a_script_that_meets_a_held_medium_is_busy(pair: Pair) -> None:
@@ -260,32 +243,12 @@ def test_what_a_script_has_published_is_done_for_the_service_and_the_other_way_r
 # Resets
 
 
-def test_a_reset_email_is_new_again_on_every_machine(pair: Pair, sync: Sync) -> None:
-    send(pair[0], Email())
-    sync()
-    for machine in pair:
-        machine.follow()
-    name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
-    assert forget(pair[1].coordinator, {name.label: name}) == {}
-    pair[0].follow()
-    assert isinstance(ask(pair[0], Email()), Claimed)
-
-
 def test_a_reset_keeps_what_is_open_and_says_so(pair: Pair, sync: Sync) -> None:
     stored(pair[0], claimed(pair[0], Email()))
     sync()
     name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
     assert forget(pair[1].coordinator, {name.label: name}).keys() == {name.label}
     assert isinstance(ask(pair[1], Email()), Repeat)
-
-
-def test_resetting_a_group_frees_the_group_alone(pair: Pair, sync: Sync) -> None:
-    send(pair[0], Email("one", group="lot_3"))
-    sync()
-    name = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_3")
-    forget(pair[0].coordinator, {name.label: name})
-    assert isinstance(ask(pair[1], Email("one", group="lot_3")), Repeat)
-    assert claimed(pair[1], Email("two", group="lot_3")).to_send
 
 
 def test_repeats_are_counted_for_each_machine(pair: Pair, sync: Sync) -> None:
@@ -341,29 +304,21 @@ def crowd(machine: Machine) -> None:
             step.put(entry, None, publishes=False)
 
 
-def mark_the_group(machine: Machine) -> None:
-    with machine.journal.step() as step:
-        step.put_mark(group_name("lot_3", "2026-11", 0).label, None, "", "gone", 1)
+def marking(label: str, *more: Any) -> Callable[[Machine], None]:
+    def mark(machine: Machine) -> None:
+        with machine.journal.step() as step:
+            step.put_mark(label, None, *more)
+
+    return mark
 
 
-def mark_a_part_of_the_email(machine: Machine) -> None:
-    """Its provider told no more than the text."""
-    text = Email("new", message_id=CROWDED, group="lot_3").claim("o").fingerprint.partition(".")[0]
-    with machine.journal.step() as step:
-        step.put_mark(f"post::{CROWDED}", None, shortened(text), "gone", 1)
-
-
-def mark_as_another_program(machine: Machine) -> None:
-    with machine.journal.step() as step:
-        step.put_mark(f"post::{CROWDED}", None)
-
-
+TEXT_ALONE = shortened(Email("new").claim("o").fingerprint.partition(".")[0])  # its provider told no more
 STOPS: dict[str, Callable[[Machine], object]] = {
     "a group that an older email has marked": lambda machine: send(machine, Email("first", group="lot_3")),
     "a group that waits": lambda machine: stored(machine, claimed(machine, Email("first", group="lot_3"))),
-    "the mark of a group": mark_the_group,
-    "a mark of the same email": mark_a_part_of_the_email,
-    "a mark of another program": mark_as_another_program,
+    "the mark of a group": marking(group_name("lot_3", "2026-11", 0).label, "", "gone", 1),
+    "a mark of the same email": marking(f"post::{CROWDED}", TEXT_ALONE, "gone", 1),
+    "a mark of another program": marking(f"post::{CROWDED}"),
 }
 
 

@@ -18,9 +18,8 @@ from hypothesis.stateful import (
 )
 from hypothesis.strategies import booleans, data, integers, sampled_from
 
-from deduplication.journal import registry as registry_module
 from tests.deduplication.journal.stage import EMAILS, Stage
-from tests.deduplication.journal.world import LEASE_MS, Email, handed
+from tests.deduplication.journal.world import LEASE_MS, Email
 from tests.support.redis_server import RedisServer
 
 EXAMPLES = 20  # pytest --examples=1000 tries more
@@ -40,12 +39,13 @@ def fault(strike: Callable[..., None]) -> Callable[..., None]:
 
 class Protocol(RuleBasedStateMachine):
     server: RedisServer
+    monkeypatch: pytest.MonkeyPatch
     stage: Stage | None = None
     faults_left = 0
 
     @initialize(faults=integers(0, 4))
     def begin(self, faults: int) -> None:
-        self.stage, self.faults_left = Stage(self.server), faults
+        self.stage, self.faults_left = Stage(self.server, self.monkeypatch), faults
 
     @rule(email=sampled_from(EMAILS), number=NUMBERS)
     def request(self, email: Email, number: int) -> None:
@@ -145,8 +145,7 @@ class Protocol(RuleBasedStateMachine):
 def test_the_protocol_keeps_its_promises(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(registry_module, "SCRIPT", handed(registry_module.SCRIPT))
-    Protocol.server = redis_server
+    Protocol.server, Protocol.monkeypatch = redis_server, monkeypatch
     run_state_machine_as_test(
         Protocol, settings=settings(max_examples=request.config.option.examples or EXAMPLES, stateful_step_count=40)
     )

@@ -11,7 +11,7 @@ from deduplication.journal import coordinator as coordinator_module
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer, Commit, RegistryOptions
-from deduplication.journal.rules import Busy, Repeat
+from deduplication.journal.rules import Repeat
 from deduplication.room import read_info
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
@@ -22,7 +22,7 @@ from tests.deduplication.journal.world import (
     Time,
     ask,
     claimed,
-    delivered,
+    read,
     send,
     skipped,
     stored,
@@ -34,13 +34,6 @@ Pair = tuple[Machine, Machine]
 
 def ended(lent: Lent, status: DeliveryStatus, **changes: object) -> Delivery:
     return replace(lent.delivery, status=status, **changes)
-
-
-def read(machine: Machine, entry_id: str) -> Entry:
-    with machine.journal.reading() as step:
-        found = step.read(entry_id)
-    assert found
-    return found
 
 
 def test_what_is_stored_is_handed_out_once_on_any_machine_with_its_payload(pair: Pair) -> None:
@@ -58,13 +51,6 @@ def test_two_processes_may_publish_the_same_stored_delivery(pair: Pair) -> None:
         waiting = tuple(replace(each, is_accepted=False) for each in settled.entry.deliveries)
         (published,) = registry.publish([(replace(settled.entry, deliveries=waiting), NOTHING, b"payload")])
         assert not published.refused
-
-
-def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
-    stored(pair[0], claimed(pair[0], Email()))
-    for machine in pair:
-        again = ask(machine, Email())
-        assert isinstance(again, Repeat) and again.of and again.of.answer == "queued"
 
 
 def test_requests_publish_if_the_background_thread_lags(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +74,6 @@ def test_a_replay_of_what_waits_counts_its_attempts_from_then_on(pair: Pair) -> 
     assert entry and again.replay(pair[0].coordinator, entry.id, "crm") is None
     (lent,) = take(pair[0])
     assert lent.delivery.tries == 0
-
-
-def test_what_is_not_due_yet_is_not_handed_out(pair: Pair) -> None:
-    stored(pair[0], claimed(pair[0], Email()), in_ms=3_600_000)
-    assert take(pair[1]) == []
 
 
 def test_once_delivered_it_is_known_everywhere_and_its_payload_is_gone(pair: Pair, sync: Sync) -> None:
@@ -211,15 +192,6 @@ def test_while_one_destination_is_delivered_another_can_wait(pair: Pair) -> None
     assert isinstance(ask(pair[1], Email(destinations=("crm", "chat"))), Repeat)
 
 
-def test_a_live_claim_of_this_machine_keeps_it_from_sending_a_stored_one(pair: Pair, sync: Sync) -> None:
-    first = claimed(pair[0], Email(destinations=("chat",)))
-    stored(pair[0], first)
-    assert isinstance(ask(pair[1], Email(destinations=("chat",))), Repeat)
-    other = claimed(pair[0], Email(destinations=("crm",)))
-    assert isinstance(ask(pair[0], Email(destinations=("crm",))), Busy)
-    assert isinstance(other, Claimed) and delivered(pair[0], other).is_safe
-
-
 def test_hastening_makes_due_what_waits_and_leaves_alone_what_is_lent(pair: Pair) -> None:
     stored(pair[0], claimed(pair[0], Email("lent")))
     assert len(take(pair[1])) == 1
@@ -260,15 +232,6 @@ def test_an_email_that_waits_for_many_destinations_is_erased(pair: Pair) -> None
     entry = stored(pair[0], claimed(pair[0], Email(destinations=tuple("abcdefgh")))).entry
     assert entry and erasing.erase(pair[0].coordinator, [entry]) == []
     assert take(pair[0], "a") == []
-
-
-def test_one_that_waits_for_a_name_has_a_next_try(pair: Pair) -> None:
-    claimed(pair[0], Email("one", group="lot_3"))
-    second = claimed(pair[1], Email("two", group="lot_3"))
-    settled = pair[1].coordinator.settle(second, second.not_to_send, "queued", b"payload")
-    assert settled.is_safe and settled.entry
-    assert settled.entry.deliveries[0].next_try_ms == pair[0].time.now_ms + 5_000
-    assert pair[1].coordinator.take("", 10, LEASE_MS) == []
 
 
 def test_a_closed_journal_says_so_and_can_be_closed_again(pair: Pair) -> None:

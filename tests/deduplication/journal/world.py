@@ -16,7 +16,7 @@ from deduplication.content import content_name
 from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
-from deduplication.journal.entry import About, Delivery, DeliveryStatus, new_entry_id
+from deduplication.journal.entry import About, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
@@ -255,12 +255,9 @@ def delivered(machine: Machine, claim: Claimed, *only: str) -> Settled:
 
 
 def stored(machine: Machine, claim: Claimed, in_ms: int = 0, payload: bytes = b"payload") -> Settled:
-    ends = [_waiting(each, machine.time.now_ms + in_ms) for each in claim.plan]
+    later = {"status": DeliveryStatus.WAITING, "next_try_ms": machine.time.now_ms + in_ms}
+    ends = [replace(each, **later, tries=each.tries + 1) for each in claim.plan]
     return machine.coordinator.settle(claim, ends, "queued", payload)
-
-
-def _waiting(delivery: Delivery, next_try_ms: int) -> Delivery:
-    return replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=next_try_ms, tries=delivery.tries + 1)
 
 
 def returned(machine: Machine, claim: Claimed, retries_left: int | None = None) -> Settled:
@@ -274,6 +271,13 @@ def skipped(machine: Machine, claim: Claimed, payload: bytes = b"payload") -> Se
 
 def send(machine: Machine, email: Email) -> Settled:
     return delivered(machine, claimed(machine, email))
+
+
+def read(machine: Machine, entry_id: str) -> Entry:
+    with machine.journal.reading() as step:
+        found = step.read(entry_id)
+    assert found
+    return found
 
 
 def take(machine: Machine, destination: str = "crm", limit: int = 10) -> list[Lent]:

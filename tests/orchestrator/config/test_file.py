@@ -1,4 +1,4 @@
-"""The text of mailonce.toml: every problem is reported with its name, and env: and file: references are replaced."""
+"""The text of mailonce.toml: every problem is reported with its line, and env: and file: references are replaced."""
 
 import os
 from pathlib import Path
@@ -144,7 +144,7 @@ def test_a_reference_that_leads_nowhere_is_reported_with_its_place(value: str, p
     Path("empty").write_text("\n")
     Path("latin").write_bytes(b"s3cr3t\xe9")
     os.mkfifo("pipe")
-    with pytest.raises(SettingsError, match=r"^mailonce.toml: b.c.#2 refers to [^\n]*$") as raised:
+    with pytest.raises(SettingsError, match=r"^mailonce.toml, line 2: b.c.#2 refers to [^\n]*$") as raised:
         document_of(f'a = 1\nb.c = [\n1, "{value}"]')
     assert problem in str(raised.value)
     assert "s3cr3t" not in str(raised.value)

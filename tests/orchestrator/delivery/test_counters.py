@@ -208,18 +208,14 @@ def machine() -> Iterator[Machine]:
     machine.close()
 
 
-@pytest.fixture
-def guesses(machine: Machine) -> Counters:
-    return Counters(machine.coordinator)
-
-
 def use_up(guesses: Counters, address: str) -> None:
     for _ in range(GUESS_RATE.amount):
         assert guesses.guess_wait_s(address) == 0
         guesses.guess_wait_s(address, counts=True)
 
 
-def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(guesses: Counters, machine: Machine) -> None:
+def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(machine: Machine) -> None:
+    guesses = Counters(machine.coordinator)
     use_up(guesses, "192.0.2.1")
     machine.time.pass_ms(20_000)
     assert guesses.guess_wait_s("192.0.2.1") == 41
@@ -236,7 +232,8 @@ def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(guesses: Co
     ],
     ids=["IPv4", "an IPv6 network is one", "no address"],
 )
-def test_only_the_guesser_is_limited(guesses: Counters, guesser: str, same: str, other: str) -> None:
+def test_only_the_guesser_is_limited(machine: Machine, guesser: str, same: str, other: str) -> None:
+    guesses = Counters(machine.coordinator)
     use_up(guesses, guesser)
     assert guesses.guess_wait_s(same) > 0
     assert guesses.guess_wait_s(other) == 0

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
 from orchestrator.delivery import sender
-from orchestrator.delivery.sender import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms, put_off
+from orchestrator.delivery.sender import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 NOW_MS = 1_800_000_000_000
@@ -88,8 +88,3 @@ def test_only_the_last_attempts_are_kept() -> None:
     for number in range(ATTEMPTS_KEPT + 5):
         delivery = after(delivery, FAILED, Patience(50, NOW_MS), NOW_MS, replace(POST, at_ms=number))
     assert [attempt.at_ms for attempt in delivery.attempts] == list(range(5, ATTEMPTS_KEPT + 5))
-
-
-def test_putting_off_uses_up_no_try() -> None:
-    waiting = put_off(replace(FRESH, tries=2), "crm: over its rate", NOW_MS + 100)
-    assert (waiting.tries, waiting.next_try_ms, waiting.reason) == (2, NOW_MS + 100, "crm: over its rate")

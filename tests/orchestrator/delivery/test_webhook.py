@@ -277,12 +277,6 @@ def test_the_callers_time_is_one_for_json_and_form_together() -> None:
     assert str(failed).startswith("crm: no answer within 0.")
 
 
-def test_a_slow_answer_is_left_when_the_callers_time_is_over() -> None:
-    with Sink(Reply(body=SLOW_BODY, body_drip_s=DRIP_S)) as sink:
-        assert destination(sink.url).deliver(WEBHOOK, within_s=1) == Receipt(200, None)
-        assert sink.cut_off.wait(30)
-
-
 def test_an_earlier_short_limit_does_not_shorten_the_next_on_the_same_connection() -> None:
     with Sink(Reply(200), Reply(delay_s=1)) as sink:
         crm = destination(sink.url)

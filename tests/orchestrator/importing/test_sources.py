@@ -93,8 +93,7 @@ def test_a_message_that_is_too_large_is_named_and_takes_little_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"\n", b"Subject: no mbox\n\n", b"From now on we meet at 09:00\n", b"\x00" * 100, b"From \xff\n"],
+    "content", [b"", b"\n", b"Subject: no mbox\n\n", b"From now on we meet at 09:00\n", b"\x00" * 100, b"From \xff\n"]
 )
 def test_another_file_or_a_pipe_is_refused(content: bytes) -> None:
     with pytest.raises(Unreadable, match="is not an mbox"):
