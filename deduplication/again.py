@@ -1,7 +1,5 @@
 """What operators can ask for: send an email again, release a skipped one, mark names or forget them."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

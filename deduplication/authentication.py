@@ -4,8 +4,6 @@ Senders can add any header, so an Authentication-Results header (RFC 8601) count
 operator trusts, and only the topmost of them: mail servers add headers on top, above those of the sender.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple

@@ -4,8 +4,6 @@ RFC 3834 (Auto-Submitted), RFC 3464 (delivery status), RFC 8098 (read receipts),
 and headers of mail servers and ticket systems.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal

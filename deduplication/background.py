@@ -1,7 +1,5 @@
 """Threads behind the requests."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

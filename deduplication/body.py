@@ -1,7 +1,5 @@
 """The visible text of a body, and its links. The caller knows whether the body is plain text or HTML."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import html

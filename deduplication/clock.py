@@ -1,7 +1,5 @@
 """The time of day, a clock for leases that cannot be set, and the ids of the host and its boot."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The content gate: a destination gets only one of several texts with the same first words within a time window."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

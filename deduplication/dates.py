@@ -1,7 +1,5 @@
 """Parses dates in all notations that occur in mail."""
 
-from __future__ import annotations
-
 import email.utils
 import re
 from contextlib import suppress

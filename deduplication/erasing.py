@@ -4,8 +4,6 @@ The ids of the email, which are digests, stay as marks, so a later copy is still
 of its names, so a late event about the email does not restore it (rule 22).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The errors of the deduplication layer, and how background threads handle them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

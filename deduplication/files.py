@@ -1,7 +1,5 @@
 """The files of DATA_DIR: their mode, the disk they are on, locks of SQLite, free space, and how long data is kept."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Computes the names that an email is recognised by, and its fingerprint."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ With a REDIS_URL, a lock is a key in Redis that expires with its lease. The jour
 decides while Redis is gone, and restores the lock if Redis loses it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The marks of names in Redis, which operators read, and other programs read and write."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

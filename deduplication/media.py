@@ -1,7 +1,5 @@
 """The media gate: which links of an email deliver files, and which links lead to the same file."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata

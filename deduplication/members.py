@@ -1,7 +1,5 @@
 """The members of the fleet, and the notes that they share. Both are for people, never for safety (rule 12)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A post or chat message, and the name by which it is recognised."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime
 

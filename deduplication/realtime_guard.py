@@ -3,8 +3,6 @@
 It remembers only while the process runs; the journal recognises messages across processes and restarts.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter

@@ -4,8 +4,6 @@ If there is no client, or Redis fails, the caller's ``memory_set`` decides. With
 so that a script without Redis suppresses nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo

@@ -1,7 +1,5 @@
 """Whether Redis answers, as one process sees it (rule 8 of docs/architecture.md)."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ left. The state of a medium is ``pending``, or ``1`` once it is published. A pos
 processed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits the memory in Redis for payloads (rule 19 of docs/architecture.md) and for the stream (rule 11)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Subject groups: one email a month is delivered of those whose subjects mean the same."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

@@ -6,8 +6,6 @@ These use RE2, because senders choose the text: RE2 takes linear time, while Pyt
 ASCII.
 """
 
-from __future__ import annotations
-
 import binascii
 import codecs
 import re

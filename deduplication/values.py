@@ -1,7 +1,5 @@
 """Fast dataclasses and properties: processing one email creates a hundred values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, dataclass_transform

@@ -3,8 +3,6 @@
 With Redis, each machine shares its newest actions with the fleet, as a note.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

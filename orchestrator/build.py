@@ -1,7 +1,5 @@
 """Builds the service from its settings: the only place that decides which parts are used."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

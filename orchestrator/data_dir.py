@@ -1,7 +1,5 @@
 """What a service keeps in DATA_DIR beside its journal: tokens that it generated, and a note for its commands."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

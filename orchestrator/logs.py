@@ -1,7 +1,5 @@
 """Log formats: one line for each event, with ids and never with contents."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

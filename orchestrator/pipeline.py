@@ -1,7 +1,5 @@
 """The way of an item, top to bottom: pick the route, claim, send, settle. docs/architecture.md has the rules."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import secrets

@@ -4,8 +4,6 @@ recipients.
 The whole fleet shares the key, so that all machines compute the same digests.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Which route an item takes: the settings of the routes whose conditions hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

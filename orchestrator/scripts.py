@@ -1,7 +1,5 @@
 """For scripts next to the service: its journal and its Redis, opened with the same settings."""
 
-from __future__ import annotations
-
 import time
 
 from deduplication.journal.coordinator import Coordinator

@@ -4,8 +4,6 @@ A session is stored in its cookie alone, so a sign-out is listed until the cooki
 StoreUnavailable if the journal cannot be read or written.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """mailonce worker: processes that deliver what requests have queued."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import signal

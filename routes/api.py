@@ -3,8 +3,6 @@
 Views call orchestrator/operations, and their annotations describe the API.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 from typing import Any, Literal, NoReturn, cast

@@ -1,7 +1,5 @@
 """POST /api/ingress/<provider> receives emails, POST /api/ingress/message posts and chat messages."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who sent a request: the Authorization header, compared in constant time before the body is read, and the address."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address

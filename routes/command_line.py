@@ -1,7 +1,5 @@
 """The command mailonce."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

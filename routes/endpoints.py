@@ -1,7 +1,5 @@
 """Views whose annotations are pydantic models: these validate requests, serialise answers, and describe both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import cache, wraps

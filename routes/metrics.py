@@ -4,8 +4,6 @@ Counters are of this machine, over all its processes, and continue after a resta
 facts of the fleet, the same on every server: take the maximum.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 Tests compare every response and webhook with it. It is imported when the document is first requested.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

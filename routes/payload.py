@@ -1,7 +1,5 @@
 """The body of a request: JSON that is safe to keep and to send on, and models that say what is wrong with it."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

@@ -1,7 +1,5 @@
 """The only place that turns what happened into an HTTP answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Requests and answers of /api/admin as models, which validate, serialise and describe them in /api/openapi.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal, Self

@@ -3,8 +3,6 @@
 ``mailonce serve`` and deploy/gunicorn.conf.py start and close the service by the same functions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

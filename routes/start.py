@@ -1,7 +1,5 @@
 """The entry point of the command mailonce."""
 
-from __future__ import annotations
-
 import gc
 
 

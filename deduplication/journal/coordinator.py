@@ -57,10 +57,6 @@ class Claimed(Struct, frozen=True):
     def to_send(self) -> tuple[Delivery, ...]:
         return tuple(delivery for delivery in self.plan if delivery.status is DeliveryStatus.CLAIMED)
 
-    @property
-    def not_to_send(self) -> tuple[Delivery, ...]:
-        return tuple(delivery for delivery in self.plan if delivery.status is not DeliveryStatus.CLAIMED)
-
 
 class Settled(Struct, frozen=True):
     """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None if another owner has taken it over."""

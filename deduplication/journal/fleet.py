@@ -5,8 +5,6 @@ stops, another one takes over. Leadership only saves work: a batch is applied on
 under which it was read.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time

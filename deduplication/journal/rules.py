@@ -3,8 +3,6 @@
 They apply to the names in a journal and to those in Redis alike. Numbers refer to the rules of docs/architecture.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """mailonce.toml as it is written: its values, with env: and file: references replaced, and the name of each."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """mailonce.toml: destinations, routes, subject patterns and providers, validated before anything starts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The only reader of the environment. A wrong value stops the start with one line that says what it must be."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import os

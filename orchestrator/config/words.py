@@ -1,7 +1,5 @@
 """What is wrong with a value, in words: pydantic's errors as sentences that show no value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import EnumType
 from types import NoneType

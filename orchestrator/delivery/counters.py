@@ -1,7 +1,5 @@
 """How many events there were in the last seconds: counted in Redis for the fleet, or else in the journal."""
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import logging

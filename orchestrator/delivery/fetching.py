@@ -4,8 +4,6 @@ The read timeout of urllib3 is one for each read from the socket. A receiver tha
 headers or of its body, would block a sender for as long as it likes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Whether a destination may be sent to now: its pause, its circuit breaker and its rate."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -3,16 +3,13 @@
 Any process may do it; the store hands each delivery to one of them (rule 18).
 """
 
-from __future__ import annotations
-
 import logging
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from deduplication.again import make_due
+from deduplication.background import Threads
 from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Lent
 from deduplication.journal.entry import DeliveryStatus
@@ -46,24 +43,19 @@ class Retrier:
         self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in sender.destinations}
         self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}
-        self._stop = threading.Event()
-        works = [(self.tick, TICK_S)]
-        if is_worker:
-            works.append((self._watch, WATCH_S))
-        self._threads = [threading.Thread(target=self._run, args=work, name="retrier", daemon=True) for work in works]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._threads = Threads("retrier", self._tick_on, *([self._watch] if is_worker else []))
+        self._stop = self._threads.stop
+        self.start = self._threads.start
 
     def close(self) -> None:
         """Deliveries under way are finished."""
-        self._stop.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+        self._threads.close()
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
+
+    def _tick_on(self) -> None:
+        self._stop.wait(TICK_S)
+        self.tick()
 
     def tick(self) -> None:
         for name in self._pools:
@@ -171,7 +163,3 @@ class Retrier:
                 self._coordinator.finish(taken, ended)
             if young:
                 return
-
-    def _run(self, work: Callable[[], object], pause_s: float) -> None:
-        while not self._stop.wait(pause_s):
-            try_to(work, "deliveries that are due")

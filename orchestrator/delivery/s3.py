@@ -3,8 +3,6 @@
 Region, credentials and endpoint come from boto3's own environment variables, AWS_...
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

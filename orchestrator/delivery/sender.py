@@ -1,7 +1,5 @@
 """One attempt at a destination, for an email that has just come and for a stored delivery alike, and what follows."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time

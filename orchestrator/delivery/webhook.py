@@ -1,7 +1,5 @@
 """A webhook, one POST of it to its destination, what the response means, and how a webhook is stored."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ A remembered email is a mark for each of its names, with its fingerprint: what r
 long ago. There is no entry and no payload, so it can be neither replayed nor released.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

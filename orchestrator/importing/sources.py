@@ -3,8 +3,6 @@
 Python's mailbox module is not used: for it, every line that begins with "From " begins a message.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """What happened to each email and why, and to each of its deliveries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, tzinfo
 from functools import partial

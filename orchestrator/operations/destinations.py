@@ -1,7 +1,5 @@
 """Destinations for an operator: the state of each, pausing and resuming one, and sending it a test event."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from datetime import UTC, datetime

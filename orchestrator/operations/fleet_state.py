@@ -11,7 +11,6 @@ import math
 import secrets
 import shutil
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -19,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import BaseModel, Field, model_validator
 
+from deduplication.background import Threads
 from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.sqlite import Step
 from deduplication.room import most_payload_bytes, read_info
@@ -291,18 +291,13 @@ class Watch:
         self._id = secrets.token_hex(6)
         self._has_turn = False
         self._ticks = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._threads = Threads("watch", self._tick_on)
+        self.start = self._threads.start
         service.coordinator.redis.count = service.meter.count
-
-    def start(self) -> None:
-        self._thread.start()
 
     def close(self) -> None:
         """Writes what was counted. Another process may take the turn at once."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._threads.close()
         for task in (self._service.meter.flush, self._sign_off):
             try_to(task, "background work")
 
@@ -344,7 +339,6 @@ class Watch:
             own = "DELETE FROM meta WHERE key = ? OR (key = ? AND value GLOB ?)"
             step.query(own, (f"{WORKER}{self._id}", _TURN, f"{self._id}*"))
 
-    def _run(self) -> None:
+    def _tick_on(self) -> None:
         self.tick()
-        while not self._stop.wait(TICK_S):
-            self.tick()
+        self._threads.stop.wait(TICK_S)

@@ -1,7 +1,5 @@
 """Sending again what operators choose: releasing emails that a gate stopped, and replaying deliveries."""
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Reset: forget names, so that the emails behind them are delivered again when they are received again. Erase: delete
 the emails of a person. Both on every machine."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator

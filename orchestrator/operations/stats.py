@@ -1,7 +1,5 @@
 """The figures that the page, /api/admin/stats and ``mailonce stats`` show: SQL over the counts of the fleet."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from pydantic import BaseModel, Field

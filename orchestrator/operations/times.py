@@ -1,7 +1,5 @@
 """Times as a person reads them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

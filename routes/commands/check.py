@@ -1,7 +1,5 @@
 """mailonce check: what mailonce.toml means, and what would happen to an email. Nothing is sent or recorded."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """mailonce import: remember emails that were handled before Mailonce, or see what it would have done with them."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections import Counter

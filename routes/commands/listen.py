@@ -1,7 +1,5 @@
 """mailonce listen: a test receiver in the terminal, which shows what a destination would get."""
 
-from __future__ import annotations
-
 import hmac
 import json
 import logging

@@ -1,7 +1,5 @@
 """What operators do: commands on emails and destinations. They use the models of the API."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What commands share: the settings, the service of DATA_DIR, and output for a person or a program."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -1,7 +1,5 @@
 """mailonce stats: what the service has done, once or refreshed every two seconds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Template filters and functions: times, numbers, statuses, and the content of an email, as people read them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

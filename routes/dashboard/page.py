@@ -1,7 +1,5 @@
 """The blueprint of the page: who may see it and act on it, its security headers, and errors as HTML pages."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 import secrets

@@ -2,8 +2,6 @@
 forget work on selected rows, or on all that match a filter.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping

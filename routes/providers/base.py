@@ -1,7 +1,5 @@
 """What a provider is: its settings in mailonce.toml, and a class that verifies a request and parses it into emails."""
 
-from __future__ import annotations
-
 import base64
 import json
 from abc import ABC, abstractmethod

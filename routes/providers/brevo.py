@@ -3,8 +3,6 @@
 It discards an email on 5xx as on 4xx; only 429 makes it try again.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from deduplication.email import Email, addresses_in

@@ -5,8 +5,6 @@ An attachment with a URL was put into the user's own storage by CloudMailin: its
 Any 4xx bounces the email to its sender; 5xx makes the sender's server try again.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from deduplication.authentication import Result

@@ -1,7 +1,5 @@
 """Bodies of HTML forms, as bytes for each field: not all fields are UTF-8, and other fields name their charsets."""
 
-from __future__ import annotations
-
 import re
 from binascii import a2b_qp
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

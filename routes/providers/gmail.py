@@ -6,8 +6,6 @@ content_type, size, sha256, content_id, inline}, or with ``content`` in Base64; 
 ``text_sha256`` is that of a text whose lines, the last one included, all end in LF.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Annotated, Any, Literal

@@ -5,8 +5,6 @@ type = "json"
 fields = { subject = "mail.subject", sender = "mail.from", date = "mail.headers.date", body = "mail.html" }
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

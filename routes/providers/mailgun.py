@@ -3,8 +3,6 @@
 Mailgun signs its timestamp and token, not the body, and retries for eight hours with the same ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Mailjet's Parse API. It has no id of its own, so the email's Message-ID is used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Mandrill retries until it gets a 200, and queues later events until an operator drops the failing one in Mandrill.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Posts and chat messages: JSON of our own, one object or a list of them, each with its own result."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt

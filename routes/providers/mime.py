@@ -4,8 +4,6 @@ The headers X-Envelope-From and X-Envelope-To of the request have the addresses 
 sender of a notification, and several recipients are separated by commas.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from routes.payload import InvalidPayload

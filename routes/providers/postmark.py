@@ -4,8 +4,6 @@ Its other webhooks (bounces, deliveries, opens...) say in RecordType what they a
 but is not an email.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from deduplication.authentication import Result

@@ -1,7 +1,5 @@
 """All providers, and which of them mailonce.toml enables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

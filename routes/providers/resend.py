@@ -3,8 +3,6 @@
 Resend retries after any answer but 2xx, for 27 hours in all.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -5,8 +5,6 @@ https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html
 The certificate is fetched from SNS itself by https, so TLS proves that it is Amazon's.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection

@@ -266,7 +266,7 @@ def returned(machine: Machine, claim: Claimed, retries_left: int | None = None) 
 
 
 def skipped(machine: Machine, claim: Claimed, payload: bytes = b"payload") -> Settled:
-    return machine.coordinator.settle(claim, claim.not_to_send, "skipped", payload)
+    return machine.coordinator.settle(claim, claim.plan, "skipped", payload)
 
 
 def send(machine: Machine, email: Email) -> Settled:

@@ -57,7 +57,8 @@ def test_without_a_file_what_ships_is_shown(run: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("config", "error"), [("[media]\nhost = []\n", "toml: media.host"), ("[providers.mailgun]\n", "signing_key")]
+    ("config", "error"),
+    [("[media]\nhost = []\n", "toml, line 2: media.host"), ("[providers.mailgun]\n", "signing_key")],
 )
 def test_a_mistake_is_named(run: Run, tmp_path: Path, config: str, error: str) -> None:
     (tmp_path / "mailonce.toml").write_text(config)
