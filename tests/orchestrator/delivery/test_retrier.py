@@ -48,7 +48,7 @@ def test_without_the_store_no_try_is_used_up(start: Open, quick_ticks: None, cap
     store(bench)
     bench.failing.update({"take", "destinations_with_waiting"})
     bench.retrier.start()
-    wait_for(lambda: "deliveries that are due: will retry" in caplog.text)
+    wait_for(lambda: "retrier: will retry" in caplog.text)
     bench.failing.discard("destinations_with_waiting")
     wait_for(lambda: "destination crm: will retry" in caplog.text)
     assert bench.destinations["crm"].asked == []
