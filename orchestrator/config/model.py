@@ -53,10 +53,6 @@ _SECRETS = 'a Standard Webhooks secret ("whsec_..." or "whsk_..."), or a list of
 _NAMED = 'with names of small letters, digits, "-" and "_"'
 
 
-def _one_or_several(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _check_regex(regex: str) -> None:
     try:
         check_regex(regex)
@@ -78,18 +74,16 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
-def _as_word(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
 _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
+_one_or_several = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 # A list that has lost its last secret must not switch signing off.
-_Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), Field(min_length=1)]
+_Secrets = Annotated[tuple[Secret, ...], _one_or_several, Field(min_length=1)]
 _Names = Annotated[tuple[str, ...], Field(min_length=1)]
 _Regex = Annotated[str, passes(_check_regex)]
 _Headers = Annotated[dict[str, str], AfterValidator(_check_headers)]
 _Rate = Annotated[str, Field(min_length=1), passes(parse_rate)]
 _Text = Annotated[str, Field(min_length=1)]
+_Word = Annotated[str | None, BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)]
 _Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)}|{HEADER}[!-9;-~]+)\z")]
 
 
@@ -138,7 +132,7 @@ class Condition(_Model):
 
     field: _Tested = Field(description=f"{listed(TESTED)}, or {HEADER} and a header's name")
     """The field that is tested: `recipient` is whom it was delivered to, `to` and `cc` are addresses of its headers."""
-    equals: Annotated[str | None, BeforeValidator(_as_word)] = Field(default=None, description="text")
+    equals: _Word = Field(default=None, description="text")
     """The field is this text, or empty for `""`; `true` or `false` for `has_attachments`."""
     contains: str | None = Field(default=None, description="text")
     """The field contains this text."""
@@ -247,9 +241,7 @@ class PatternConfig(_Model):
 
 
 UNSUBSCRIBE = RouteConfig(
-    name="unsubscribe",
-    match=(Condition(field="subject", contains="desabo"),),
-    subject_groups=GroupMode.OFF,
+    name="unsubscribe", match=(Condition(field="subject", contains="desabo"),), subject_groups=GroupMode.OFF
 )
 EVERYTHING_ELSE = RouteConfig(name="everything else", realtime_only=False)
 

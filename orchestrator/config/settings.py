@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -282,8 +282,6 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Names that are almost a setting's, with the setting that was meant."""
     known = [name.upper() for name in Settings.model_fields]
     guessed = [name for name in known if len(name) >= SHORTEST_GUESSED]
-    found = {}
-    for name in sorted(name for name in names if name.upper() not in known):
-        for meant in difflib.get_close_matches(name.upper().removeprefix("MAILONCE_"), guessed, n=1, cutoff=0.88):
-            found[name] = meant
-    return found
+    meant = partial(difflib.get_close_matches, possibilities=guessed, n=1, cutoff=0.88)
+    unknown = sorted(name for name in names if name.upper() not in known)
+    return {name: found for name in unknown for found in meant(name.upper().removeprefix("MAILONCE_"))}
