@@ -341,7 +341,8 @@ def explain(entry: Entry, original: Entry | None, when: When) -> str:
 def _met(stop: Stop, original: Entry | None, when: When) -> str:
     """The name that it has in common with another email, and what happened to that one."""
     if stop.original is None:
-        return f"{stop.name.label} is marked as done by an import, another program or an email that is unknown here"
+        what = f"{stop.name.kind.replace('_', ' ')} {stop.name.value}"
+        return f"its {what} is marked as done by an import, another program or an email that is unknown here"
     seen_ms = original.created_ms if original else stop.first_seen_ms
     other = f"the email of {when(seen_ms)}" if seen_ms is not None else f"email {stop.original}"
     if original and original.about.sender:

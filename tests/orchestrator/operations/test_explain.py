@@ -44,7 +44,7 @@ CASES: list[tuple[Entry, Entry | None, str]] = [
     (
         entry(S, stop=Stop(EMAIL_ID)),
         None,
-        "Duplicate: email_id:2026-11-16:fe4f is marked as done by an import, another program or an email that",
+        "Duplicate: its email id fe4f is marked as done by an import, another program or an email that",
     ),
     (entry(D, D), None, "Delivered to crm and slack at 09:00"),
     (entry(D, replace(D, had_already=("crm",))), None, "Delivered to crm at 09:00; delivered to slack when it was"),
