@@ -113,7 +113,8 @@ class Reservations:
         if not any(delivery.owner == claimed.owner for entry in entries for delivery in entry.deliveries):
             return False
         outcomes = [replace(delivery, status=status) for delivery in claimed.plan]
-        after = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
+        settled = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left)
+        after = settled.entry if settled.is_safe else None
         return after is not None and self._coordinator.publish(after.id, view=claimed.view)
 
     def state_of(self, key: str) -> str | None:

@@ -2,9 +2,11 @@
 
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Coordinator
 from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key
 from tests.deduplication.conftest import ON_REDIS, Bench
@@ -52,6 +54,15 @@ def test_known_posts_are_skipped(bench: Bench, caplog: pytest.LogCaptureFixture,
     again = skipped(reservations(bench.other).reserve("p1"))
     assert (again.name.value, again.state, again.settled) == ("p1", state, publishes)
     assert f"post:p1 is {state}" in caplog.text
+
+
+def test_a_post_that_cannot_be_noted_is_not_said_to_be_published(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.one.journal, "step", Mock(side_effect=StoreUnavailable("the disk is full")))
+        assert reservations(bench.one).published(mine) is (bench.redis is not None), "Redis has accepted it"
+    bench.one.tend()
+    assert reservations(bench.one).state_of("p1") == "0", "it is noted once the disk can be written"
 
 
 def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) -> None:
