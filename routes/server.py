@@ -175,11 +175,12 @@ def _welcome(settings: Settings, config: Config) -> str:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     hosts = {name: urlsplit(to.url).hostname or to.url for name, to in config.destinations.items()}
     destinations = ", ".join(f"{name} ({host})" for name, host in hosts.items())
+    journal = settings.data_dir / ("trial.db" if config.is_trial else "journal.db")
     note = "\nworkers: emails wait until `.venv/bin/mailonce worker`, with the same settings, delivers them"
     workers = note if settings.deliver_by == "workers" else ""
     return f"""
 Mailonce listens on {address}   page: {address}/   health: {address}/health
-store: {"redis" if settings.redis_url else settings.data_dir / "journal.db"}   destination: {destinations}{workers}
+store: {"redis" if settings.redis_url else journal}   destination: {destinations}{workers}
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\

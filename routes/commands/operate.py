@@ -246,7 +246,7 @@ def pause(destination: str, reason: str, as_json: bool) -> None:
     """Send nothing to a destination until it is resumed, on any server. New emails for it are queued."""
     with open_service() as service:
         destinations.pause(service, destination, reason, user_name())
-    done = f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}"
+    done = f"{destination} is paused within two seconds; new emails wait until: mailonce resume {destination}"
     show({"destination": destination, "status": "paused"}, as_json, done)
 
 

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -89,11 +90,19 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> Iterator[str]:
-    """Lines with aligned columns; ``numbers`` are those that are aligned right."""
-    cells = [heads, *([one_line(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        columns = enumerate(zip(row, widths, strict=True))
-        aligned = (cell.rjust(width) if place in numbers else cell.ljust(width) for place, (cell, width) in columns)
-        yield "  ".join(aligned).rstrip()
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> list[str]:
+    """Lines with aligned columns; ``numbers`` are those that are aligned right. They fit the width of a terminal."""
+    from rich.console import Console  # takes longer to import than a command takes that prints no table
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False)
+    for place, head in enumerate(heads):
+        is_last = place == len(heads) - 1
+        grid.add_column(head, justify="right" if place in numbers else "left", no_wrap=not is_last)
+    for row in rows:
+        grid.add_row(*(Text(one_line(cell)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
+    with console.capture() as printed:
+        console.print(grid)
+    return [line.rstrip() for line in printed.get().splitlines()]

@@ -889,7 +889,7 @@ SCENARIOS = [
         "a group, its first dies, kill -9 {}",
         partial(crash_in_a_group, dies=True),
         machines=1,
-        options="breaker_failures = 0\nmax_attempts = 2",
+        options="breaker_failures = 0\nmax_attempts = 3",  # two by the request
     ),
     *at_each_step("a group, its first arrives, kill -9 {}", partial(crash_in_a_group, dies=False), machines=1),
     Scenario(
