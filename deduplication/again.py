@@ -87,8 +87,9 @@ def _renew(step: Step, entry: Entry, destination: str | None, force: bool, webho
     if not chosen:
         return Refusal.ALREADY_DELIVERED
     fresh = {"status": DeliveryStatus.WAITING, "tries": 0, "next_try_ms": step.now_ms}
-    ended = {"ended_ms": None, "reason": None, "waits_for": None}
     for delivery in chosen:
+        waits_for = None if force or delivery.status is not DeliveryStatus.WAITING else delivery.waits_for
+        ended = {"ended_ms": None, "reason": None, "waits_for": waits_for}
         renewed = replace(delivery, generation=delivery.generation + 1, **fresh, **ended)
         content = None if is_release else delivery.content
         entry = entry.with_delivery(replace(renewed, webhook_id=webhook_id or delivery.webhook_id, content=content))

@@ -103,7 +103,8 @@ class Reservations:
         """Releases the post and its media; with 0 retries left, the post becomes processed. False if another owner has
         taken over."""
         status = DeliveryStatus.SKIPPED if retries_left == 0 else DeliveryStatus.RETURNED
-        return self._settle(reserved.claimed, status, retries_left=retries_left)
+        left = None if retries_left is None else int(retries_left)  # a float would make the entry unreadable
+        return self._settle(reserved.claimed, status, retries_left=left)
 
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None

@@ -1,10 +1,13 @@
 """Limits the memory in Redis for payloads (rule 19 of docs/architecture.md) and for the stream (rule 11)."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
 from deduplication.journal.registry import Commit, Registry
+
+log = logging.getLogger(__name__)
 
 DROP_BATCH = 100
 DEFAULT_PAYLOAD_BYTES = 1 << 30
@@ -18,21 +21,24 @@ def check_room(registry: Registry, destinations: Iterable[str], size: int) -> No
     An eighth of Redis' memory is kept free for names.
     """
     destinations = list(destinations)
-    for is_last in (False, True):
-        try:
-            sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
-            memory = {"used_memory": 0, "maxmemory": 0} | read_info(registry, "memory")
-        except StoreUnavailable:
-            return
-        used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
-        maxmemory = memory["maxmemory"]
-        limit = most_payload_bytes(registry, maxmemory)
-        free = limit - sum(used.values()) - size
-        is_full = bool(maxmemory) and memory["used_memory"] + size > maxmemory - maxmemory // 8
-        if not is_full and all(used.get(name, 0) + size <= max(0, 4 * free) for name in destinations):
-            return
-        if is_last or not drop_dead(registry):
-            raise NoRoom(f"payloads take {sum(used.values())} of {limit} bytes in Redis (PAYLOAD_MB)")
+    try:
+        while not _has_room(registry, destinations, size):
+            if not drop_dead(registry):
+                raise NoRoom("payloads take all of their room in Redis (PAYLOAD_MB)")
+    except NoRoom:
+        raise
+    except StoreUnavailable as error:
+        log.info("it is not known how much room is left in Redis: %s", error)
+
+
+def _has_room(registry: Registry, destinations: Iterable[str], size: int) -> bool:
+    sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
+    used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
+    memory = {"used_memory": 0, "maxmemory": 0} | read_info(registry, "memory")
+    maxmemory = memory["maxmemory"]
+    free = most_payload_bytes(registry, maxmemory) - sum(used.values()) - size
+    is_full = bool(maxmemory) and memory["used_memory"] + size > maxmemory - maxmemory // 8
+    return not is_full and all(used.get(name, 0) + size <= max(0, 4 * free) for name in destinations)
 
 
 def most_payload_bytes(registry: Registry, maxmemory: int) -> int:

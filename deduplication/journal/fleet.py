@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 from deduplication import again, erasing, locks
@@ -58,7 +59,9 @@ class Fleet:
             raise ValueError("a fleet needs a registry")
         self._coordinator = coordinator
         self._journal = coordinator.journal
-        self._registry = coordinator.registry
+        self._probe = coordinator.registry.probe
+        self._registry = copy(coordinator.registry)
+        self._registry.state = None  # it asks even while the coordinator's does not, and is not counted
         self._kept = (events_ms, events_bytes)
         self._block_ms = block_ms
         self._about = about
@@ -86,11 +89,13 @@ class Fleet:
         led = self._is_leader
         with self._journal.step() as step:
             self._is_leader = step.lead("leader", self._id, LEADS_MS)
-        self.check()
-        if self._is_leader or self._oldest_unpublished is None:
-            self._publish_left_over(at_once=not led)
-        self._coordinator.redis.wake.wait(TICK_S)  # set when Redis is suspected
-        self._coordinator.redis.wake.clear()
+        try:
+            self.check()
+            if self._is_leader or self._oldest_unpublished is None:
+                self._publish_left_over(at_once=not led)
+        finally:
+            self._coordinator.redis.wake.wait(TICK_S)  # set when Redis is suspected
+            self._coordinator.redis.wake.clear()
 
     def _publish_left_over(self, *, at_once: bool) -> None:
         """Publishes entries of a process that could not do so itself: they remain the oldest in the outbox. A process
@@ -107,7 +112,7 @@ class Fleet:
         is restored: another machine would send an email again whose outcome is published after its lease."""
         redis = self._coordinator.redis
         try:
-            answer = self._registry.probe()
+            answer = self._probe()
         except NoAnswer:
             if redis.status == "up":
                 redis.suspect()
@@ -118,8 +123,8 @@ class Fleet:
                 step.set_meta("lost_ms", step.meta("lost_ms") or str(step.now_ms))
             self._coordinator.tend()
             return
-        redis.note_answer()
         self._see(answer)
+        redis.note_answer()
         self._coordinator.release_orphans()
         self._restore_first(answer)
         while self._coordinator.publish_settled():
@@ -254,6 +259,8 @@ class Fleet:
         is_trimmed = position != "0" and event_order(oldest) > event_order(position)
         if is_trimmed or not all(event for _, event in events):
             with self._journal.step() as step:
+                if (step.meta("era"), step.meta("position") or "0") != (era, position):
+                    return 0
                 step.set_meta("gap_ms", str(step.now_ms))
             trimmed = "the stream was trimmed behind this machine"
             why = trimmed if is_trimmed else "the stream has events of another version"
@@ -327,7 +334,10 @@ class Fleet:
         if self._coordinator.redis.status != "up" or not self._is_leader:
             self._stop.wait(0.1)
             return
-        self.follow(self._block_ms)
+        try:
+            self.follow(self._block_ms)
+        except NoAnswer:
+            self._coordinator.redis.suspect()
         self._stop.wait(REST_S)
 
     def _publish_on(self) -> None:

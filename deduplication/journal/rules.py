@@ -218,7 +218,7 @@ def ids_to_compare(entries: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _covers(delivery: Delivery) -> bool:
-    return delivery.status in SETTLED and delivery.is_accepted
+    return delivery.status in ENDED or (delivery.status is DeliveryStatus.WAITING and delivery.is_accepted)
 
 
 def _blocks(delivery: Delivery, owner: str, now_ms: int) -> bool:
@@ -414,6 +414,7 @@ def settle(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) 
             ended_ms=outcome.ended_ms or (now_ms if outcome.status in ENDED else None),
             owner=owner if outcome.status is DeliveryStatus.RETURNED else "",  # to end this owner's hold in Redis
             lease_until_ms=0,
+            is_accepted=outcome.is_accepted or outcome.status in ENDED,
         )
     if not is_changed:
         return None

@@ -342,7 +342,7 @@ class Step:
         if (seconds := (self.steady_ms - started) // 1000) <= PACED_S:
             limit = max(0, min(limit, FIRST_AFTER_OUTAGE * ((2 << seconds) - 1) - given))
         rows = self._run(
-            "SELECT e.data FROM deliveries d JOIN entries e ON e.seq = d.seq"
+            "SELECT d.seq, d.next_try_ms, e.data FROM deliveries d JOIN entries e ON e.seq = d.seq"
             " WHERE d.status = 'waiting' AND d.destination = ? AND d.next_try_ms <= ? AND d.lease_until_ms <= ?"
             " ORDER BY d.next_try_ms LIMIT ?",
             (destination, self.now_ms, self.steady_ms, limit),
@@ -350,12 +350,14 @@ class Step:
         if rows and seconds <= PACED_S:
             self.set_meta(f"pace:{destination}", f"{started} {given + len(rows)}")
         lent = []
-        for (data,) in rows:
+        for seq, next_try_ms, data in rows:
             entry = decode(data)
             delivery = entry.by_destination[destination]
             lease = {"owner": owner, "lease_until_ms": self.steady_ms + lease_ms, "begins": delivery.begins + 1}
             lent.append(entry.with_delivery(replace(delivery, **lease)))
             self.put(lent[-1], entry, publishes=False)
+            hastened = "UPDATE deliveries SET next_try_ms = ? WHERE seq = ? AND destination = ?"
+            self._run(hastened, (next_try_ms, seq, destination))  # if the process dies, it is due as before
         return lent
 
     def hasten(self, destination: str, limit: int) -> int:

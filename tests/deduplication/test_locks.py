@@ -3,14 +3,16 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
-from typing import Literal
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import pytest
 
-from deduplication.errors import NoAnswer
+from deduplication import locks as locks_module
+from deduplication.errors import NoAnswer, StoreUnavailable
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry
 from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks
@@ -160,6 +162,28 @@ def test_a_lock_acquired_without_redis_is_kept_afterwards(fleet: Fleet3, monkeyp
         assert either.acquire_lock("e2", "crm") is None
     assert mine.release_lock(alone, "completed")
     assert acquired(others.acquire_lock("e2", "crm")).fence > alone.fence
+
+
+def test_no_lock_is_granted_by_a_redis_that_is_back_before_it_has_those_of_the_outage(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = fleet.add()
+    fleet.open()
+    with monkeypatch.context() as outage:
+        outage.setattr(Registry, "probe", Mock(side_effect=NoAnswer("Redis does not answer")))
+        machine.tick()
+        mine = acquired(locks(machine.coordinator).acquire_lock("e1", "crm"))
+    put_back, others = locks_module.put_back, list[PublicationLock | None]()
+
+    def first_try_another_thread(*arguments: Any) -> None:
+        with suppress(StoreUnavailable):
+            others.append(locks(machine.coordinator).acquire_lock("e1", "crm"))
+        put_back(*arguments)
+
+    monkeypatch.setattr(locks_module, "put_back", first_try_another_thread)
+    machine.tick()
+    assert others in ([], [None])
+    assert locks(machine.coordinator).renew_lock(mine)
 
 
 @ON_REDIS

@@ -1,13 +1,16 @@
 """What stored deliveries promise, on one machine without Redis and on two that share one."""
 
+from unittest.mock import Mock
+
 import pytest
 from msgspec.structs import replace
 
-from deduplication import again, erasing
+from deduplication import again, erasing, room
 from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
 from deduplication.journal import coordinator as coordinator_module
+from deduplication.journal import rules
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer, Commit, RegistryOptions
@@ -22,6 +25,7 @@ from tests.deduplication.journal.world import (
     Time,
     ask,
     claimed,
+    delivered,
     read,
     send,
     skipped,
@@ -74,6 +78,54 @@ def test_a_replay_of_what_waits_counts_its_attempts_from_then_on(pair: Pair) -> 
     assert entry and again.replay(pair[0].coordinator, entry.id, "crm") is None
     (lent,) = take(pair[0])
     assert lent.delivery.tries == 0
+
+
+def test_a_replay_of_what_waits_for_a_name_does_not_pass_by_that(pair: Pair, sync: Sync) -> None:
+    first, second = claimed(pair[0], Email("one", group="lot_3")), claimed(pair[0], Email("two", group="lot_3"))
+    entry = pair[0].coordinator.settle(second, second.plan, "queued", b"payload").entry
+    delivered(pair[0], first)
+    sync()
+    assert entry and again.replay(pair[0].coordinator, entry.id, "crm") is None
+    assert take(pair[0]) == []
+    with pair[0].journal.reading() as step:
+        after = step.read(entry.id)
+    assert after and after.deliveries[0].status is DeliveryStatus.SKIPPED
+
+
+def test_what_was_hastened_stays_due_if_the_process_that_takes_it_dies(pair: Pair) -> None:
+    stored(pair[0], claimed(pair[0], Email()), in_ms=3_600_000)
+    assert pair[0].coordinator.hasten("crm", 10) == 1
+    assert len(take(pair[0])) == 1
+    pair[0].time.pass_ms(LEASE_MS + 1)
+    assert len(take(pair[0])) == 1
+
+
+def test_what_redis_had_not_accepted_is_known_once_it_was_delivered(pair: Pair) -> None:
+    """Such as by a service that has no REDIS_URL any more."""
+    claim = claimed(pair[0], Email())
+    waiting = replace(claim.plan[0], status=DeliveryStatus.WAITING, is_accepted=False)
+    entry = rules.settle(claim.entry, [waiting], claim.owner, pair[0].time.now_ms)
+    made = replace(waiting, status=DeliveryStatus.DELIVERED)
+    after = entry and rules.settle(entry, [made], "", pair[0].time.now_ms)
+    assert after and after.deliveries[0].is_accepted
+    name = Email().claim("x").own[0]
+    known = rules.Known({name.label: rules.NameState(entries=(after,))}, pair[0].time.steady_ms)
+    assert isinstance(rules.identify(Email().claim("x"), known), Repeat)
+
+
+def test_a_fact_is_noted_although_redis_fails_while_it_looks_for_room(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = fleet.add(options=RegistryOptions(hold_ms=HOLD_MS, payload_bytes=100))
+    fleet.open()
+    claim = claimed(machine, Email(destinations=("crm", "chat")))
+    one, other = claim.plan
+    outcomes = [replace(one, status=DeliveryStatus.DELIVERED), replace(other, status=DeliveryStatus.WAITING)]
+    monkeypatch.setattr(room, "drop_dead", Mock(side_effect=StoreUnavailable("Redis does not answer")))
+    machine.coordinator.settle(claim, outcomes, "queued", b"x" * 1000)
+    with machine.journal.reading() as step:
+        entry = step.read(claim.entry.id)
+    assert entry and entry.is_delivered_somewhere
 
 
 def test_once_delivered_it_is_known_everywhere_and_its_payload_is_gone(pair: Pair, sync: Sync) -> None:
