@@ -85,6 +85,7 @@ local function take(due, destination, owner, lease_ms, most)
   if pace and #taken > 0 then
     call('SET', pace_key, string.format('%s %.0f', started, given + #taken / 3), 'KEEPTTL')
   end
+  if call('EXISTS', due) == 0 then call('SREM', prefix .. 'due', destination) end
   return taken
 end
 

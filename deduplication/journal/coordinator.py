@@ -470,9 +470,13 @@ class Coordinator:
         return [replace(loan, delivery=replace(loan.delivery, waits_for=None)) for loan in going]
 
     def destinations_with_waiting(self) -> set[str]:
-        """Destinations with stored deliveries, due or not, as far as this machine knows."""
+        """Destinations with stored deliveries, due or not: also those that no journal knows any more."""
         with self.journal.reading() as step:
-            return {name for (name,) in step.query("SELECT name FROM waiting_destinations")} - {BY_SCRIPT}
+            found = {name for (name,) in step.query("SELECT name FROM waiting_destinations")}
+        if self.registry:
+            members = self.registry.ask(lambda client, prefix: client.smembers(f"{prefix}due"))
+            found |= {member.decode() for member in members}
+        return found - {BY_SCRIPT}
 
     def hasten(self, destination: str, limit: int) -> int:
         """Makes stored deliveries due now, in the order of their next try, except those that are lent."""

@@ -166,10 +166,8 @@ class Fleet:
             state = {**about, "at_ms": step.now_ms, "position": step.meta("position")}
         self.members = beat(self._registry, self._journal.machine, state)
         others = self.members.keys() - {self._journal.machine}
-        if any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others):
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = time.monotonic()
+        has_others = any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others)
+        self._alone_since = None if has_others else self._alone_since or time.monotonic()
         is_alone = self._alone_since is not None and time.monotonic() - self._alone_since > SILENT_MS / 1000
         self._coordinator.redis.is_only_member = is_alone
 

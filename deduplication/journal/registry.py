@@ -559,6 +559,7 @@ class Registry:
                 commit.write("HSET", key, "data", encode(without_local_fields(entry)), "owner", "", "begins", 0)
                 commit.write("ZADD", due, delivery.next_try_ms or 0, delivery.webhook_id)
                 if not is_there and payload is not None:
+                    commit.write("SADD", "due", delivery.destination)
                     commit.write("DROP", "dead", delivery.webhook_id)
                     commit.write("SET", f"payload:{delivery.webhook_id}", payload)
                     commit.write("HINCRBY", "room", delivery.destination, len(payload))

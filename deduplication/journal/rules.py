@@ -9,17 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deduplication.journal.entry import (
-    BY_SCRIPT,
-    ENDED,
-    OPEN,
-    SETTLED,
-    About,
-    Delivery,
-    DeliveryStatus,
-    Entry,
-    Stop,
-)
+from deduplication.journal.entry import BY_SCRIPT, ENDED, OPEN, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop
 from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_tag, filled, shortened
 from deduplication.values import kept_property
 

@@ -321,9 +321,7 @@ class Step:
 
     def end_of(self, name: Name, entry: Entry) -> int | None:
         """When the mark of a name ends."""
-        if name.kept_ms is None:
-            return None
-        return (entry.settled_ms or entry.created_ms) + name.kept_ms
+        return None if name.kept_ms is None else (entry.settled_ms or entry.created_ms) + name.kept_ms
 
     def forget(self, entry: Entry) -> None:
         """Deletes the entry and its names."""
@@ -405,10 +403,9 @@ class Step:
                     self.put(replace(before, is_evicted=True), before)
 
     def payload(self, entry_id: str) -> bytes | None:
-        row = self._run(
-            "SELECT p.content FROM payloads p JOIN entries e ON e.seq = p.seq WHERE e.id = ?", (entry_id,)
-        ).fetchone()
-        return row[0] if row else None
+        query = "SELECT content FROM payloads WHERE seq = (SELECT seq FROM entries WHERE id = ?)"
+        rows = self.query(query, (entry_id,))
+        return rows[0][0] if rows else None
 
     def end_payload(self, entry_id: str) -> None:
         """Ends the payload of an entry that was delivered everywhere."""
@@ -533,11 +530,7 @@ class Step:
                     fingerprint = entry.fingerprint if name.is_own else ""
                     self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
             self.forget(entry)
-        for ended in (
-            "names WHERE seq = 0 AND until_ms",
-            "proofs WHERE until_ms",
-            "payloads WHERE ends_ms",
-        ):
+        for ended in ("names WHERE seq = 0 AND until_ms", "proofs WHERE until_ms", "payloads WHERE ends_ms"):
             self._run(f"DELETE FROM {ended} <= ?", (self.now_ms,))  # noqa: S608
         self._run("DELETE FROM requests WHERE at_ms < ?", (self.now_ms - DAY_MS,))
         resets_before = (self.now_ms - RESETS_KEPT_MS) * 1000
