@@ -12,6 +12,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -39,7 +40,7 @@ _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
 _BEFORE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
 _BLANK_LINE = re.compile(rb"\r*\n")
-_END_OF_HEADERS, _MAYBE_BOUNDARY = re.compile(rb"\n\r?\n"), re.compile(rb"\n--")
+_END_OF_HEADERS = re.compile(rb"\n\r?\n")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
 _MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=boundary ?=)", re.IGNORECASE)
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
@@ -80,10 +81,10 @@ def parse_mime(message: Content, **fields: Any) -> Email:
 
 
 class Source:
-    """A message or a form. ``raw`` does not contain the contents of large parts."""
+    """A message, or a form with its boundary. ``raw`` does not contain the contents of large parts."""
 
-    def __init__(self, message: Content) -> None:
-        self._outline = Outline(message, _find_contents)
+    def __init__(self, message: Content, boundary: bytes = b"") -> None:
+        self._outline = Outline(message, partial(_find_contents, boundary=boundary))
         self.raw = self._outline.text
         self._parts_left = MAX_PARTS
 
@@ -127,13 +128,14 @@ class Source:
             yield part_start, end
 
 
-def _find_contents(message: Blob) -> Iterator[tuple[int, int]]:
-    """Text between an empty line and the next line that begins with "--" contains no headers and no boundaries,
-    whatever the boundaries are."""
+def _find_contents(message: Blob, boundary: bytes) -> Iterator[tuple[int, int]]:
+    """Text between an empty line and the next line that begins with "--" and the boundary contains no headers and no
+    boundaries. Of an email, the boundaries are not known yet: any line that begins with "--" may be one."""
+    delimiter = re.compile(re.escape(b"\n--" + boundary))
     beginning = message.read(0, LARGE_BYTES)
     start = len(beginning) - len(beginning.lstrip())  # of the headers: empty lines may come before them
     while headers := message.search(_END_OF_HEADERS, start):
-        line = message.search(_MAYBE_BOUNDARY, headers[1] - 1)
+        line = message.search(delimiter, headers[1] - 1, longest=3 + len(boundary))
         end, start = line or (len(message), len(message))
         yield headers[1], end - (message.read(end - 1, end) == b"\r")  # the line before a boundary may end in CR LF
 

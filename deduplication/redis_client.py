@@ -182,11 +182,20 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Sends commands together and returns their answers; the answer of a command that failed is the error."""
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+    """Sends scripts together and returns their answers; the answer of a script that failed is the error.
+
+    In a Cluster, the first key says which node gets a script: redis-py would send each script with all its arguments to
+    its default node, only to ask for the keys, and would fail if that node hangs.
+    """
+    is_cluster = isinstance(client, RedisCluster)
+    try:
+        pipeline = client.pipeline(transaction=False)
+        for command in commands:
+            where = {"target_nodes": client.get_node_from_key(command[3])} if is_cluster else {}
+            pipeline.execute_command(*command, **where)
+        return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+    except redis.exceptions.RedisClusterException as error:  # no RedisError; raised if no node answers
+        raise redis.exceptions.ConnectionError(str(error)) from error
 
 
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:

@@ -64,9 +64,7 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
             raise InvalidPayload(f"the body must have at most {MAX_NESTING} levels of nesting")
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
-    if _HALF_A_PAIR.search(text) and decoder is _DECODER:
-        return json.loads(well_formed(json.dumps(document, ensure_ascii=False)))
-    return document
+    return _repaired(document) if _HALF_A_PAIR.search(text) else document
 
 
 def _find_values(body: Blob, files: str) -> Iterator[tuple[int, int]]:
@@ -89,6 +87,15 @@ def _restored(found: dict[str, Any], outline: Outline) -> dict[str, Any]:
         if isinstance(value, str) and isinstance(raw := outline.restored(value.encode(errors="replace")), Blob):
             found[name] = transformed(raw, _unescaped)
     return found
+
+
+def _repaired(value: Any) -> Any:
+    """The same with all names and texts well-formed."""
+    if isinstance(value, dict):
+        return {well_formed(name): _repaired(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_repaired, value))
+    return well_formed(value) if isinstance(value, str) else value
 
 
 def with_texts(value: Any) -> Any:

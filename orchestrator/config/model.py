@@ -74,6 +74,10 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
     return headers
 
 
+_bool_as_text = BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)
+_Word = Annotated[str | None, _bool_as_text]
+_Whole = Annotated[int, _bool_as_text]  # pydantic would read true as 1
+_Number = Annotated[float, _bool_as_text]
 _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
 _one_or_several = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 # A list that has lost its last secret must not switch signing off.
@@ -83,7 +87,6 @@ _Regex = Annotated[str, passes(_check_regex)]
 _Headers = Annotated[dict[str, str], AfterValidator(_check_headers)]
 _Rate = Annotated[str, Field(min_length=1), passes(parse_rate)]
 _Text = Annotated[str, Field(min_length=1)]
-_Word = Annotated[str | None, BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)]
 _Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)}|{HEADER}[!-9;-~]+)\z")]
 
 
@@ -109,21 +112,21 @@ class DestinationConfig(_Model):
     """Whether to send a form if the destination answers 415 to JSON."""
     headers: _Headers = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
-    connect_timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="seconds")
+    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
-    read_timeout_s: float = Field(default=15.0, ge=0.1, le=300, description="seconds")
+    read_timeout_s: _Number = Field(default=15.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take. A request waits at most 8 s for it, and leaves the rest to a retry."""
-    max_attempts: int = Field(default=11, ge=1, le=50, description="attempts, including the first")
+    max_attempts: _Whole = Field(default=11, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
-    content_window_s: int | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
+    content_window_s: _Whole | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
     """How long an item with the same first ten words is a duplicate; by default 72 hours for messages, 0 for emails."""
     enabled: bool = True
     """With false, deliveries are stored until it is true again."""
-    breaker_failures: int = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
+    breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
-    breaker_pause_s: float = Field(default=30.0, ge=1, le=86_400, description="seconds")
+    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long a failing destination is left alone before one stored delivery probes it."""
 
 
@@ -138,9 +141,9 @@ class Condition(_Model):
     """The field contains this text."""
     regex: _Regex | None = Field(default=None, description="a regular expression")
     """The field has a match of this RE2 expression, a body in its first 100,000 characters."""
-    over: int | None = Field(default=None, ge=0, le=10**12, description="bytes")
+    over: _Whole | None = Field(default=None, ge=0, le=10**12, description="bytes")
     """The `size` is more than this: of texts and attachments together."""
-    under: int | None = Field(default=None, ge=1, le=10**12, description="bytes")
+    under: _Whole | None = Field(default=None, ge=1, le=10**12, description="bytes")
     """The `size` is less than this."""
     exact: bool = False
     """Whether accents, case and white space matter."""
@@ -225,7 +228,7 @@ class AlertsConfig(_Model):
     """Where alarms are sent; without it, they are only shown on /health."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs alarms like a destination's secret."""
-    after_s: float = Field(default=60.0, ge=0, le=86_400, description="seconds")
+    after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="seconds")
     """How long a problem must last before an alarm is sent, and be over before it is cleared."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
     """Alarms that are disabled."""
@@ -306,6 +309,8 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
 def _contradictions(config: Config, settings: Settings) -> Iterator[tuple[Loc, str]]:
     known = ", ".join(config.destinations)
+    if config.alerts.secret and not config.alerts.url:
+        yield ("alerts",), "must have a url, since it has a secret"
     if settings.webhook_url and all(each.url != settings.webhook_url for each in config.destinations.values()):
         text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
         yield ("destinations", next(iter(config.destinations))), text

@@ -113,7 +113,7 @@ def _unquoted(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _multipart(body: Content, boundary: bytes) -> Form:
-    source = Source(body)
+    source = Source(body, boundary)
     source.raw = b"\n" + source.raw  # the first line may be a boundary
     fields: dict[str, list[Content]] = {}
     uploads: list[tuple[str, Attachment]] = []

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deduplication import again, members
 from deduplication.again import forget, mark
+from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
@@ -121,6 +122,23 @@ def test_a_cluster_of_three(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     for scheme in ("redis+cluster", "redis"):
         try_everything(f"{scheme}://{hosts}", prefix=f"{{{scheme}}}:")
+    asked = [name for node in cluster for name in command(node, "INFO", "commandstats") if "getkeys" in name]
+    assert not asked, "redis-py sends whole scripts to one node, only to learn their keys"
+
+
+def test_a_cluster_that_is_entirely_down_does_not_answer(cluster: list[RedisServer]) -> None:
+    machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
+    machine.tick()
+    for node in cluster:
+        node.kill()
+    registry = machine.coordinator.registry
+    assert registry
+    for _ in range(2):  # the second time, redis-py knows that no node answers
+        with pytest.raises(StoreUnavailable):
+            registry.probe()
+    machine.tick()
+    assert machine.coordinator.redis.status == "gone"
+    machine.close()
 
 
 def test_after_a_sentinel_failover_the_new_master_learns_what_was_done_meanwhile(start: Start, tmp_path: Path) -> None:

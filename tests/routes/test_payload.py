@@ -36,7 +36,8 @@ def test_siblings_do_not_count_as_nesting() -> None:
     ],
 )
 def test_every_value_can_be_written_out_again(body: bytes, value: Any) -> None:
-    assert parse_json(body) == value
+    on_disk = spooled([body], Spool())
+    assert parse_json(body) == parse_json(on_disk) == parse_json(on_disk, files="content") == value
 
 
 @pytest.mark.parametrize("body", [b"NaN", b"[Infinity]", b'{"a": -Infinity}', b"\xff", b"", b"[" * 100_000])

@@ -92,6 +92,8 @@ def test_only_without_any_destination_it_is_a_trial() -> None:
         ("breaker_pause_s = 86400", "breaker_pause_s", 86400),
         # What comes from a variable is text.
         ("max_attempts = 'env:SEVEN'", "max_attempts", 7),
+        ("content_window_s = 'env:SEVEN'", "content_window_s", 7),
+        ("read_timeout_s = 'env:SEVEN'", "read_timeout_s", 7.0),
         ("enabled = 'env:NO'", "enabled", False),
         ("secret = ['env:SIGNING']", "secret", (SIGNING[1],)),
     ],
@@ -200,11 +202,13 @@ MISTAKES: tuple[tuple[str, str, str], ...] = (
         for key, described, values in (
             ("format", '"json" or "form"', ("'xml'",)),
             ("enabled", "true or false", ("3",)),
-            ("connect_timeout_s", "0.1 to 60 seconds", ("0.09", "60.1", "nan")),
-            ("read_timeout_s", "0.1 to 300 seconds", ("301", f"1{'0' * 400}")),
-            ("max_attempts", "1 to 50 attempts, including the first", ("0", "51", "1.5")),
+            ("connect_timeout_s", "0.1 to 60 seconds", ("0.09", "60.1", "nan", "true")),
+            ("read_timeout_s", "0.1 to 300 seconds", ("301", f"1{'0' * 400}", "true")),
+            ("max_attempts", "1 to 50 attempts, including the first", ("0", "51", "1.5", "true")),
             ("rate", 'a rate such as "10/s"', ("'fast'", "10")),
-            ("content_window_s", "0 to 31622400 seconds, 0 for no gate", ("-1",)),
+            ("content_window_s", "0 to 31622400 seconds, 0 for no gate", ("-1", "true")),
+            ("breaker_failures", "0 to 1000 failures in a row, 0 for no breaker", ("true",)),
+            ("breaker_pause_s", "1 to 86400 seconds", ("true",)),
         )
         for value in values
     ),
@@ -246,6 +250,7 @@ MISTAKES: tuple[tuple[str, str, str], ...] = (
         (f"{ROUTE}match = [{{ field = '{field}', equals = 'b' }}]", "routes.a.match.#1.field", 'must be "subject", ')
         for field in ("authentication", "header:", "header:X Y", "Header:X", "headers")
     ),
+    (CONDITION.replace("subject", "size").format("over = true"), "routes.a.match.#1.over", "must be 0 to 1000000000"),
     (CONDITION.replace("subject", "size").format("over = 0.5"), "routes.a.match.#1.over", "must be 0 to 1000000000"),
     (CONDITION.replace("subject", "size").format("under = 0"), "routes.a.match.#1.under", "must be 1 to 1000000000"),
     (f"{ROUTE}drop = true\nstop = false", "routes.a.stop", "must be left out of a route with drop = true"),
@@ -282,6 +287,8 @@ MISTAKES: tuple[tuple[str, str, str], ...] = (
     ("[media]\nidentity = { 'a.example' = 'id' }", "media.identity", "must be a table such as"),
     ("alerts = 3", "alerts", "must be a table [alerts]"),
     ("[alerts]\nurl = 'log:'", "alerts.url", "must be an http:// or https:// address"),
+    ("[alerts]\nafter_s = true", "alerts.after_s", "must be 0 to 86400 seconds"),
+    (f"[alerts]\nsecret = '{SIGNING[0]}'", "alerts", "must have a url, since it has a secret"),
     ("[alerts]\nurl = ''", "alerts.url", "must be an http:// or https:// address"),
     ("[alerts]\noff = ['rain']", "alerts.off", "must be a list of some of redis_errors"),
     ("[providers]\nses = 3", "providers", TABLES.format("providers")),

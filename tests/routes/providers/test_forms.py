@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deduplication import spool
+from deduplication.spool import Spool, read_all, spooled
 from routes.payload import InvalidPayload
 from routes.providers.fields import MailHeaders
 from routes.providers.forms import parse_form
 
+MULTIPART = "multipart/form-data; boundary=b0undary"
+FILE = b'--b0undary\r\nContent-Disposition: form-data; name="f"; filename="dump.sql"\r\n\r\n'
+FIELD = b'\r\n--b0undary\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n--b0undary--\r\n'
 URLENCODED = "application/x-www-form-urlencoded"
 
 
@@ -43,6 +48,30 @@ def test_reading_takes_memory_as_the_body_does_whatever_a_stranger_sends() -> No
     finally:
         tracemalloc.stop()
     assert peak_bytes < 5 * len(body)
+
+
+def test_a_large_attachment_stays_on_the_disk_even_if_its_lines_begin_with_hyphens() -> None:
+    body = spooled([FILE, *[b"--\n-- Table\n--\n\nINSERT;\n\n" * 1000] * 200, FIELD], Spool())
+    tracemalloc.start()
+    try:
+        form = parse_form(MULTIPART, body)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(body) / 4
+    assert len(form.uploads[0][1].data or b"") == len(body) - len(FILE + FIELD)
+
+
+@pytest.mark.parametrize("chunk_bytes", range(2, 20))
+def test_a_form_on_the_disk_reads_the_same_wherever_its_chunks_end(
+    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(spool, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(spool, "LARGE_BYTES", 2)
+    content = b"--\n\n--b0und\r\n\r\n--b0undary2\n\nend"
+    form = parse_form(MULTIPART, spooled([FILE, content, FIELD], Spool()))
+    assert read_all(form.uploads[0][1].data or b"") == content
+    assert form.first("a") == b"b"
 
 
 @pytest.mark.parametrize(
