@@ -284,14 +284,15 @@ def describe_machine(service: Service) -> dict[str, Any]:
 class Watch:
     """Every second each process reads pauses and breakers, and writes what it has counted. One process of the machine
     has the turn: it fills the search index and deletes expired files, and every five seconds asks Redis, shares the
-    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
+    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over. Pauses are read by a thread
+    of their own, because alarms and files wait for other servers."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._id = secrets.token_hex(6)
         self._has_turn = False
         self._ticks = 0
-        self._threads = Threads("watch", self._tick_on)
+        self._threads = Threads("watch", self._tick_on, self._refresh_guard)
         self.start = self._threads.start
         service.coordinator.redis.count = service.meter.count
 
@@ -313,7 +314,6 @@ class Watch:
             service.meter.count((TICK_S, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
             yield service.coordinator.tend
-        yield service.guard.refresh
         yield service.meter.flush
         yield self._sign_in
         if self._has_turn and self._ticks % LONG_TICK == 0:
@@ -341,4 +341,8 @@ class Watch:
 
     def _tick_on(self) -> None:
         self.tick()
+        self._threads.stop.wait(TICK_S)
+
+    def _refresh_guard(self) -> None:
+        self._service.guard.refresh()
         self._threads.stop.wait(TICK_S)
