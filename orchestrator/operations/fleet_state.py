@@ -228,13 +228,16 @@ def _masked(url: str) -> str:
 
 def _oldest_s(step: Step, destination: str) -> int:
     """The longest wait among the entries that have been in this journal longest. One that was replayed or released
-    waits since its next try was set."""
-    query = (
-        "SELECT min(iif(d.generation, d.next_try_ms, e.created_ms)) FROM (SELECT * FROM deliveries"
-        " WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?) d JOIN entries e ON e.seq = d.seq"
-    )
-    since_ms = step.query(query, (destination, OLDEST_LOOKED_AT))[0][0]
-    return max(0, step.now_ms - (since_ms or step.now_ms)) // 1000
+    waits since its first attempt after that: its next try is in the future after each failure."""
+    oldest = "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?"
+    since = [step.now_ms]
+    for _, entry in step.read_rows(f"seq IN ({oldest})", (destination, OLDEST_LOOKED_AT)):
+        delivery, since_ms = entry.delivery_to(destination), entry.created_ms
+        if delivery and delivery.generation:
+            attempts = delivery.attempts[-delivery.tries :] if delivery.tries else ()
+            since_ms = attempts[0].at_ms if attempts else delivery.next_try_ms or since_ms
+        since.append(since_ms)
+    return (step.now_ms - min(since)) // 1000
 
 
 def _own_workers(step: Step) -> int:
