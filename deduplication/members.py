@@ -47,9 +47,14 @@ def notes(step: Step, start: str = "") -> dict[str, tuple[int, str]]:
 
 
 def put_note(step: Step, key: str, value: str, at_ms: int | None = None) -> None:
-    """Writes a note of that time, or of now, but later than the note that it replaces."""
-    put = "INSERT INTO notes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-    step.query(f"{put}, at_ms = max(at_ms + 1, excluded.at_ms)", (key, value, step.now_ms if at_ms is None else at_ms))
+    """Writes a note of now, but later than the note that it replaces. With ``at_ms``, it is one that exists elsewhere:
+    it keeps its time, and replaces only an earlier note, as another process may write it at once."""
+    put = "INSERT INTO notes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value, at_ms ="
+    if at_ms is None:
+        step.query(f"{put} max(at_ms + 1, excluded.at_ms)", (key, value, step.now_ms))
+    else:  # of two notes of the same time, the greater text counts, as in share_notes
+        later = "excluded.at_ms WHERE (excluded.at_ms, excluded.value) > (at_ms, value)"
+        step.query(f"{put} {later}", (key, value, at_ms))
 
 
 def share_notes(registry: Registry, journal: Journal) -> None:

@@ -75,6 +75,8 @@ def _kept(path: Path, made: list[Path]) -> str:
         token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"DATA_DIR must be a writable folder; {path}: {error.strerror}") from error
+    if not (token.isascii() and token.isprintable()):
+        raise SettingsError(f"{path} must be one line of printable ASCII; delete it to generate a new one")
     try:
         return check_tokens((token,))[0]
     except ValueError as error:
@@ -105,7 +107,7 @@ def is_trial_service(settings: Settings) -> bool:
     except FileNotFoundError:
         where = "run the command in the folder of the service, or set DATA_DIR"
         raise NoService(f"no service has run with its data in {path.parent}; {where}") from None
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise SettingsError(f"{path} cannot be read ({error}); the service writes it when it starts") from error
     if redis != _redis(settings):
         must_be = f"must be those of the service in {path.parent}: {redis or 'none'}"

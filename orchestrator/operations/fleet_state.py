@@ -228,13 +228,16 @@ def _masked(url: str) -> str:
 
 def _oldest_s(step: Step, destination: str) -> int:
     """The longest wait among the entries that have been in this journal longest. One that was replayed or released
-    waits since its next try was set."""
-    query = (
-        "SELECT min(iif(d.generation, d.next_try_ms, e.created_ms)) FROM (SELECT * FROM deliveries"
-        " WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?) d JOIN entries e ON e.seq = d.seq"
-    )
-    since_ms = step.query(query, (destination, OLDEST_LOOKED_AT))[0][0]
-    return max(0, step.now_ms - (since_ms or step.now_ms)) // 1000
+    waits since its first attempt after that: its next try is in the future after each failure."""
+    oldest = "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?"
+    since = [step.now_ms]
+    for _, entry in step.read_rows(f"seq IN ({oldest})", (destination, OLDEST_LOOKED_AT)):
+        delivery, since_ms = entry.delivery_to(destination), entry.created_ms
+        if delivery and delivery.generation:
+            attempts = delivery.attempts[-delivery.tries :] if delivery.tries else ()
+            since_ms = attempts[0].at_ms if attempts else delivery.next_try_ms or since_ms
+        since.append(since_ms)
+    return (step.now_ms - min(since)) // 1000
 
 
 def _own_workers(step: Step) -> int:
@@ -284,14 +287,15 @@ def describe_machine(service: Service) -> dict[str, Any]:
 class Watch:
     """Every second each process reads pauses and breakers, and writes what it has counted. One process of the machine
     has the turn: it fills the search index and deletes expired files, and every five seconds asks Redis, shares the
-    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
+    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over. Pauses are read by a thread
+    of their own, because alarms and files wait for other servers."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._id = secrets.token_hex(6)
         self._has_turn = False
         self._ticks = 0
-        self._threads = Threads("watch", self._tick_on)
+        self._threads = Threads("watch", self._tick_on, self._refresh_guard)
         self.start = self._threads.start
         service.coordinator.redis.count = service.meter.count
 
@@ -313,7 +317,6 @@ class Watch:
             service.meter.count((TICK_S, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
             yield service.coordinator.tend
-        yield service.guard.refresh
         yield service.meter.flush
         yield self._sign_in
         if self._has_turn and self._ticks % LONG_TICK == 0:
@@ -341,4 +344,8 @@ class Watch:
 
     def _tick_on(self) -> None:
         self.tick()
+        self._threads.stop.wait(TICK_S)
+
+    def _refresh_guard(self) -> None:
+        self._service.guard.refresh()
         self._threads.stop.wait(TICK_S)

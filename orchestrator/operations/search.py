@@ -93,9 +93,8 @@ _REPEATED = "SELECT seq FROM entries WHERE id IN (SELECT entry FROM repeats)"
 _TAGGED = "SELECT seq FROM entries WHERE gate = 'identity' AND gate <> '' AND outcome = 'skipped'"
 _SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN ('delivered', 'claimed')"
 _RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
-_AT = "destination = coalesce(:destination, destination) AND destination <> ''"
-_WAITING = f"SELECT seq FROM deliveries WHERE status = 'waiting' AND {_AT}"  # noqa: S608
-_DEAD = f"SELECT seq FROM deliveries WHERE status = 'dead' AND {_AT}"  # noqa: S608
+_WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination {which}"
+_DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND destination {which}"
 _LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < :now_ms - {LATE_S * 1000}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
@@ -267,7 +266,8 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
     if isinstance(wanted, DecisionFilter) and wanted.status:
         query.where.append(_BY_STATUS[wanted.status])
     if wanted.outcome:
-        query.where.append(_BY_OUTCOME[wanted.outcome])
+        which = "= :destination" if wanted.destination else "<> ''"  # coalesce() would use no index
+        query.where.append(_BY_OUTCOME[wanted.outcome].format(which=which))
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
         query.destination = "d.destination"

@@ -75,7 +75,7 @@ def test_a_script_uses_redis_too(service: Path, redis_server: RedisServer, monke
 
 def test_a_damaged_note_is_not_taken_for_none_and_fields_of_a_newer_version_are_ignored(service: Path) -> None:
     (service / "data").mkdir()
-    for written in ("{", "{}"):
+    for written in ("{", "{}", "[]", "null", '"text"', "1"):
         (service / "data/service.json").write_text(written)
         with pytest.raises(SettingsError, match="service.json cannot be read"):
             open_coordinator()

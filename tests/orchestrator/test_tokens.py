@@ -31,7 +31,11 @@ def test_an_operators_own_file_is_read_without_its_line_end(settings: Settings) 
     assert ensure_tokens(settings).ingress == ("an-operators-own-token",)
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00binary", b"too-short", b"a" * 40])
+STRONG = b"an-operators-own-token"
+UNPRINTABLE = [STRONG + end for end in (b"\n" + STRONG, b"\r\n# mine", b"\x00", b"\x1b[0m", b"\xff", "é".encode())]
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00binary", b"too-short", b"a" * 40, *UNPRINTABLE])
 def test_a_file_without_a_strong_token_stops_the_start(settings: Settings, content: bytes) -> None:
     ingress_token_file(settings).write_bytes(content)
     with pytest.raises(SettingsError, match="ingress_token.*delete it") as raised:

@@ -277,6 +277,22 @@ def test_notes_reach_every_machine_and_the_later_one_counts(stage: Stage, first:
     assert notes() == {"crm and chat"}
 
 
+def test_a_note_that_two_processes_read_keeps_its_time_and_replaces_no_later_one(first: Machine) -> None:
+    with first.journal.step() as step:
+        for at_ms, value, kept in (
+            (10, "crm", (10, "crm")),
+            (10, "crm", (10, "crm")),  # the other process has written it already
+            (9, "chat", (10, "crm")),  # an operator was faster
+            (10, "chat", (10, "crm")),
+            (10, "slack", (10, "slack")),  # all machines choose the same one of two
+            (11, "", (11, "")),
+        ):
+            members.put_note(step, "paused", value, at_ms)
+            assert members.notes(step)["paused"] == kept
+        members.put_note(step, "paused", "crm")
+        assert members.notes(step)["paused"] == (step.now_ms, "crm")
+
+
 # A new era (13 to 16)
 
 

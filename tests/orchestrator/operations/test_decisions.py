@@ -18,6 +18,7 @@ from orchestrator.operations.search import (
     DecisionFilter,
     DeliveryFilter,
     InvalidCursor,
+    _select,
     count_emails,
     count_repeats,
     find_ids,
@@ -98,6 +99,15 @@ def test_each_filter_finds_what_it_says(desk: Desk) -> None:
     for wanted, found in DELIVERIES:
         shown = [f"{delivery.destination}: {delivery.subject}" for delivery in desk.deliveries(**wanted)]
         assert (wanted, shown) == (wanted, found)
+
+
+def test_what_waits_for_one_destination_is_found_by_an_index(desk: Desk) -> None:
+    with desk.service.journal.reading() as step:
+        for outcome in ("waiting", "needs_attention"):
+            wanted = DecisionFilter.model_validate({"outcome": outcome, "destination": "crm"})
+            query = _select(step, wanted, desk.service.privacy)
+            plan = step.query(f"EXPLAIN QUERY PLAN {query.select('1', 1)}", query.values)
+            assert "INDEX deliveries_due (destination=?" in str(plan)
 
 
 def test_a_repeat_is_found_as_a_duplicate_and_a_delivery_that_waits_for_long_needs_attention(desk: Desk) -> None:

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from deduplication import again
 from deduplication.files import FreeSpace
-from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.entry import Attempt, DeliveryStatus
+from orchestrator.delivery.sender import put_off
 from orchestrator.operations.fleet_state import FRESH_MS, Facts, Watch, find_facts, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version
@@ -19,7 +20,9 @@ def kill(process: Process, key: str) -> str:
     """A dead letter; its entry."""
     stored(process.machine, claimed(process.machine, Email(key)))
     (lent,) = take(process.machine)
-    dead = replace(lent.delivery, status=DeliveryStatus.DEAD, ended_ms=process.machine.time.now_ms)
+    now_ms = process.machine.time.now_ms
+    tried = replace(lent.delivery, tries=1, attempts=(Attempt(now_ms, 5, 500),))
+    dead = replace(tried, status=DeliveryStatus.DEAD, ended_ms=now_ms)
     assert process.coordinator.finish(lent, dead)
     return lent.entry.id
 
@@ -49,8 +52,19 @@ def test_a_dead_letter_that_is_replayed_waits_since_then(process: Process) -> No
         assert known
         step.put_payload(known, b"payload")
     assert again.replay(process.coordinator, entry, "crm") is None
-    process.machine.time.pass_ms(10_000)
+    time = process.machine.time
+    time.pass_ms(10_000)
     assert process.state().destinations["crm"].oldest_s == 10
+    for waited_s, delay_s in ((0, 300), (300, 1800)):  # since the first attempt after the replay
+        (lent,) = take(process.machine)
+        failed = put_off(lent.delivery, "answered 500", time.now_ms + delay_s * 1000)
+        attempts = (*failed.attempts, Attempt(time.now_ms, 5, 500))
+        assert process.coordinator.finish(lent, replace(failed, tries=failed.tries + 1, attempts=attempts))
+        assert process.state().destinations["crm"].oldest_s == waited_s
+        time.pass_ms(delay_s * 1000)
+    with process.journal.step() as step:  # as when the destination works again
+        assert step.make_due(entry, "crm")
+    assert process.state().destinations["crm"].oldest_s == 2100
 
 
 def test_without_redis_there_is_none_and_a_pause_and_a_breaker_are_known(process: Process) -> None:

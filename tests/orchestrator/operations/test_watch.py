@@ -1,11 +1,14 @@
 """What happens behind the requests: counts are written, and one process does what one does for its machine."""
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import redis
 
+from deduplication import members
 from deduplication.errors import StoreUnavailable
 from orchestrator.metrics.meter import GROUPS, read_sums
 from orchestrator.operations.alarms import diagnose
@@ -56,6 +59,31 @@ def test_what_was_counted_is_written_at_the_end_and_a_worker_is_gone(open_proces
     for _ in range(2):
         watch.close()
         assert (sums(process), fleet_state(process.service).workers) == ({"groups": 1}, 0)
+
+
+def test_a_pause_is_known_while_an_alarm_receiver_does_not_answer(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluates, answers = threading.Event(), threading.Event()
+
+    def evaluate(_: object) -> None:
+        evaluates.set()
+        answers.wait(60)
+
+    monkeypatch.setattr(process.alarms, "evaluate", evaluate)
+    watch = Watch(process.service)
+    watch.start()
+    try:
+        assert evaluates.wait(60)
+        with process.journal.step() as step:  # as another process does
+            members.put_note(step, "destination:crm", "{}")
+        ends_at = time.monotonic() + 20
+        while not (is_paused := process.guard.pause_of("crm").is_paused) and time.monotonic() < ends_at:
+            time.sleep(0.01)
+        assert is_paused
+    finally:
+        answers.set()
+        watch.close()
 
 
 def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: OpenProcess) -> None:
