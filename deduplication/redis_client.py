@@ -23,6 +23,9 @@ from deduplication.values import frozen
 
 # The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
 _GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
+_NO_ANSWER = redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
+# The latter is raised if no node of a Cluster answers.
+REDIS_ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 MOST_CONNECTIONS = 100_000  # threads may be more than the 100 that redis-py allows
@@ -176,7 +179,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
         try:
             return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
-        except redis.exceptions.RedisClusterException as error:  # the constructor asks for the nodes
+        except REDIS_ERRORS as error:  # the constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
     return redis.Redis.from_url(url, **options)
 
@@ -188,22 +191,19 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     its default node, only to ask for the keys, and would fail if that node hangs.
     """
     is_cluster = isinstance(client, RedisCluster)
-    try:
-        pipeline = client.pipeline(transaction=False)
-        for command in commands:
-            where = {"target_nodes": client.get_node_from_key(command[3])} if is_cluster else {}
-            pipeline.execute_command(*command, **where)
-        return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
-    except redis.exceptions.RedisClusterException as error:  # no RedisError; raised if no node answers
-        raise redis.exceptions.ConnectionError(str(error)) from error
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        where = {"target_nodes": client.get_node_from_key(command[3])} if is_cluster else {}
+        pipeline.execute_command(*command, **where)
+    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
 
-def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
+def translated(error: Exception) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
     text = str(error)
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
-    if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
+    if not isinstance(error, redis.exceptions.RedisError) or isinstance(error, _NO_ANSWER):
         return NoAnswer(f"Redis does not answer: {type(error).__name__}")
     if found := _GONE.search(f"{error.status_code or ''} {text}".lstrip()):
         return NoAnswer(f"Redis cannot be used now: {found[1]}")

@@ -40,7 +40,7 @@ from deduplication.journal.entry import (
 from deduplication.journal.rules import Claim, Judgement, Known, NameState, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
-from deduplication.redis_client import exchange, translated
+from deduplication.redis_client import REDIS_ERRORS, exchange, translated
 from deduplication.redis_state import RedisState
 
 log = logging.getLogger(__name__)
@@ -725,7 +725,7 @@ class Registry:
                     (found[place],) = exchange(client, [("EVAL", self._script, len(keys), *keys, packed)])
                 if isinstance(found[place], redis.exceptions.RedisError):
                     raise found[place]
-        except redis.exceptions.RedisError as error:
+        except REDIS_ERRORS as error:
             raise self._error_of(error, always) from error
         answers = [
             Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
@@ -740,10 +740,10 @@ class Registry:
             self.state.check()
         try:
             return question(self._client, self._prefix)
-        except redis.exceptions.RedisError as error:
+        except REDIS_ERRORS as error:
             raise self._error_of(error, always) from error
 
-    def _error_of(self, error: redis.exceptions.RedisError, always: bool) -> DeduplicationError:
+    def _error_of(self, error: Exception, always: bool) -> DeduplicationError:
         found = translated(error)
         if self.state and not always and isinstance(found, NoAnswer):
             return self.state.without_answer(found, type(error).__name__)

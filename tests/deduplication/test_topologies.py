@@ -136,6 +136,8 @@ def test_a_cluster_that_is_entirely_down_does_not_answer(cluster: list[RedisServ
     for _ in range(2):  # the second time, redis-py knows that no node answers
         with pytest.raises(StoreUnavailable):
             registry.probe()
+        with pytest.raises(StoreUnavailable):
+            registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"), always=True)
     machine.tick()
     assert machine.coordinator.redis.status == "gone"
     machine.close()
