@@ -99,6 +99,7 @@ def opened(folder: Path, redis_url: str = "") -> Iterator[Machine]:
         while coordinator.publish_waiting():
             pass
         fleet.restore()
+        fleet.check()
     try:
         yield Machine(coordinator, fleet)
     finally:
