@@ -11,6 +11,7 @@ from logging import Logger, LoggerAdapter
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
@@ -28,7 +29,6 @@ _NO_ANSWER = redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
 REDIS_ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
-MOST_CONNECTIONS = 100_000  # threads may be more than the 100 that redis-py allows
 
 Log = Logger | LoggerAdapter[Logger]
 Client = redis.Redis  # for modules that must not import redis
@@ -167,7 +167,6 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     address = parse_address(url)
     limits = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
     options: dict[str, Any] = {**limits, "decode_responses": decode_responses, "protocol": 2, "driver_info": None}
-    options["max_connections"] = MOST_CONNECTIONS
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
@@ -181,21 +180,52 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
             return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
         except REDIS_ERRORS as error:  # the constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
-    return redis.Redis.from_url(url, **options)
+    return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
+
+
+class _Pool(redis.ConnectionPool):
+    """A pool without the events and the checks for forks that redis-py adds to each command."""
+
+    def get_connection(self, *_: Any, **__: Any) -> Any:
+        try:
+            connection: Any = self._available_connections.pop()
+        except IndexError:
+            return self.make_connection()  # it connects with its first command
+        if connection.is_connected:
+            try:
+                is_stale = connection.can_read()  # an unread answer, or Redis has closed the connection
+            except redis.exceptions.ConnectionError:
+                is_stale = True
+            if is_stale:
+                connection.disconnect()
+        return connection
+
+    def release(self, connection: Any) -> None:
+        self._available_connections.append(connection)
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Sends scripts together and returns their answers; the answer of a script that failed is the error.
+    """Sends scripts together and returns their answers; the answer of a script that Redis refused is the error.
 
-    In a Cluster, the first key says which node gets a script: redis-py would send each script with all its arguments to
-    its default node, only to ask for the keys, and would fail if that node hangs.
+    A pipeline of redis-py costs a new email 70 us more, and in a Cluster asks another node for the keys of each script.
     """
-    is_cluster = isinstance(client, RedisCluster)
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        where = {"target_nodes": client.get_node_from_key(command[3])} if is_cluster else {}
-        pipeline.execute_command(*command, **where)
-    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
+    connection: Any = None if isinstance(client, RedisCluster) else client.connection_pool.get_connection()
+    answers: list[Any] = []
+    try:
+        if connection:
+            packed = b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+            connection.send_packed_command([packed], check_health=False)
+        for command in commands:
+            try:
+                answers.append(connection.read_response() if connection else client.execute_command(*command))
+            except redis.exceptions.ResponseError as error:
+                answers.append(error)
+        return answers
+    finally:
+        if connection and len(answers) < len(commands):
+            connection.disconnect()  # a late answer would be taken for the answer of another command
+        if connection:
+            client.connection_pool.release(connection)
 
 
 def translated(error: Exception) -> DeduplicationError:

@@ -150,6 +150,19 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
     assert bytes_sent_by_get() == bytes_sent_by_get()
 
 
+def test_a_connection_that_redis_has_closed_or_that_has_an_old_answer_is_made_anew(real: redis.Redis) -> None:
+    with connect(f"redis://127.0.0.1:{real.connection_pool.connection_kwargs['port']}") as client:
+        client.set("name", "value")
+        real.client_kill_filter(_type="normal", skipme=True)
+        assert client.get("name") == "value"
+        connection = client.connection_pool.get_connection()
+        connection.send_command("PING")
+        while not connection.can_read():
+            pass
+        client.connection_pool.release(connection)
+        assert client.get("name") == "value", "and not PONG"
+
+
 # Beside the service
 
 Service = Callable[..., Machine]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import pytest
 import redis
 from msgspec.structs import replace
@@ -158,19 +159,30 @@ class Line:
         line = self
         self.clients.append(client)
 
-        class Pipeline:
-            def __init__(self) -> None:
-                self.commands: list[Any] = []
+        class Connection:
+            def send_packed_command(self, packed: list[bytes], check_health: bool) -> None:
+                reader = hiredis.Reader()
+                reader.feed(b"".join(packed))
+                commands = list(iter(reader.gets, False))
+                self.answers = line.call(lambda: exchange(client, commands))
 
-            def execute_command(self, *command: Any) -> None:
-                self.commands.append(command)
+            def read_response(self) -> Any:
+                answer = self.answers.pop(0)
+                if isinstance(answer, redis.exceptions.ResponseError):
+                    raise answer
+                return answer
 
-            def execute(self, raise_on_error: bool) -> Any:
-                return line.call(lambda: exchange(client, self.commands))
+            def disconnect(self) -> None:
+                pass
+
+        class Pool:
+            get_connection = Connection
+
+            def release(self, connection: Connection) -> None:
+                pass
 
         class Client:
-            def pipeline(self, transaction: bool) -> Pipeline:
-                return Pipeline()
+            connection_pool = Pool()
 
             def __getattr__(self, name: str) -> Any:
                 method = getattr(client, name)
