@@ -11,7 +11,6 @@ import click
 
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.rules import Busy, Known, Repeat, Take, judge
-from deduplication.mime import parse_mime
 from deduplication.names import Name
 from orchestrator.build import Service, check_start
 from orchestrator.config.file import quoted
@@ -24,6 +23,7 @@ from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, repeat_status
 from orchestrator.routing import RECIPIENT, Router
 from routes.commands.service import build_quietly, read_settings
+from routes.mime import parse_mime
 from routes.payload import InvalidPayload, parse_json
 from routes.providers import gmail
 from routes.providers.base import require_email

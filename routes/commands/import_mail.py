@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from deduplication.mime import parse_mime
 from orchestrator.audit import audit
 from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
@@ -21,6 +20,7 @@ from orchestrator.importing.remember import COUNTED, REMEMBERED, rehearse, remem
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
 from routes.commands.service import build_quietly, one_line, read_settings, show
+from routes.mime import parse_mime
 from routes.payload import InvalidPayload
 from routes.providers.base import require_email
 from routes.providers.registry import TYPES

@@ -13,12 +13,12 @@ from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
 from deduplication.message import Message
-from deduplication.mime import parse_mime
 from deduplication.spool import Content, read_all
 from deduplication.values import frozen, kept_property
 from orchestrator.config.settings import MB
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
+from routes.mime import parse_mime
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import MailHeaders
 from routes.providers.forms import Form, parse_form

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 from deduplication.email import MOST_HEADERS, Attachment, fitting, header_key
-from deduplication.mime import DELIVERED_HEADERS
 from deduplication.spool import Blob, Content, transformed
 from deduplication.text import base64_chunks
+from routes.mime import DELIVERED_HEADERS
 from routes.payload import InvalidPayload, with_texts
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}

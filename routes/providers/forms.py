@@ -9,9 +9,9 @@ from typing import Any
 from werkzeug.http import parse_options_header
 
 from deduplication.email import Attachment
-from deduplication.mime import ABSENT, Source, read_entity
 from deduplication.spool import Blob, Content, Outline, chunks_of, transformed
 from deduplication.values import frozen
+from routes.mime import ABSENT, Source, read_entity
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import Document
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from deduplication.email import Attachment
-from deduplication.mime import read_entity
+from routes.mime import read_entity
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders
 from routes.providers.samples import BOUNCES, INBOX, Letter

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deduplication.authentication import UNKNOWN, Authentication, Result
-from deduplication.mime import parse_mime
+from routes.mime import parse_mime
 
 TRUSTED = ("mx.example.com", "mx2.example.com")
 PASSED = "spf=pass smtp.mailfrom=ada@bank.example; dkim=pass header.d=bank.example; dmarc=pass header.from=bank.example"

@@ -4,7 +4,7 @@ import pytest
 
 from deduplication.automated import Automated
 from deduplication.email import Attachment, Email
-from deduplication.mime import parse_mime
+from routes.mime import parse_mime
 
 CASES: dict[str, tuple[list[str], str | None]] = {
     "a person": (["Subject: Automatic reply: out of office", "X-Mailer: Outlook"], None),

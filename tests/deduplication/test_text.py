@@ -1,4 +1,4 @@
-"""From bytes to well-formed text in its normal form. How whole emails in many charsets are read is in test_mime.py."""
+"""From bytes to well-formed text in its normal form. How whole emails are read is in tests/routes/test_mime.py."""
 
 import pytest
 from hypothesis import given

@@ -10,8 +10,8 @@ from py_mini_racer import MiniRacer
 
 from deduplication.email import Email
 from deduplication.identity import compute_canonical_id, compute_fingerprint
-from deduplication.mime import parse_mime
 from deduplication.names import conflicts
+from routes.mime import parse_mime
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import email_in, provider_of
 from tests.support.server import INGRESS_TOKEN

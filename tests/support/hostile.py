@@ -12,8 +12,8 @@ from pathlib import Path
 from deduplication.content import normalize_text
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.media import MediaMode, delivery_links
-from deduplication.mime import parse_mime
 from deduplication.subject_group import GroupMode, generate_subject_group_id
+from routes.mime import parse_mime
 
 SIZES_BYTES = (1000, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)
 

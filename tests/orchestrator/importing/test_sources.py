@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.identity import compute_fingerprint, own_names
-from deduplication.mime import parse_mime
 from orchestrator.importing.sources import Piece, Unreadable, open_source, row_item
+from routes.mime import parse_mime
 
 MB = 1024 * 1024
 SEPARATOR = b"From - Mon Nov 16 09:00:00 2026\n"

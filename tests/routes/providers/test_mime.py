@@ -1,4 +1,4 @@
-"""POST /api/ingress/mime: what is in a raw email is tested in tests/deduplication/test_mime.py."""
+"""POST /api/ingress/mime: what is in a raw email is tested in tests/routes/test_mime.py."""
 
 from typing import Any
 

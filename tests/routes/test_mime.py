@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from deduplication.email import Email, decode_header
 from deduplication.identity import compute_canonical_id, compute_fingerprint
-from deduplication.mime import MAX_DEPTH, MAX_PARTS, parse_mime
 from deduplication.spool import LARGE_BYTES, Spool, spooled
+from routes.mime import MAX_DEPTH, MAX_PARTS, parse_mime
 
 PDF = b"%PDF-1.7\n\x00\xff not really\r\n"
 

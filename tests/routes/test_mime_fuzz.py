@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deduplication.identity import compute_canonical_id, compute_fingerprint, compute_post_keys
-from deduplication.mime import parse_mime
-from tests.deduplication.test_mime import HTML, PLAIN, REPORT, nested, parts, raw
+from routes.mime import parse_mime
+from tests.routes.test_mime import HTML, PLAIN, REPORT, nested, parts, raw
 from tests.support import programs_loaded
 from tests.support.hostile import EMAILS, SIZES_BYTES
 from tests.support.surroundings import ROOT, clean_environment
