@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import lru_cache
 from typing import Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
@@ -167,11 +166,10 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
         payload_bytes=None if settings.payload_mb is None else int(settings.payload_mb * MB),
     )
 
-    @lru_cache
-    def connected(more_s: int) -> Client:
+    def connect_to(more_s: int) -> Client:
         return connect(settings.redis_url, settings.redis_timeout_ms / 1000 + more_s, decode_responses=False)
 
-    return Registry(connected(0), journal.machine, journal.clock, options, connected)
+    return Registry(connect_to, journal.machine, journal.clock, options)
 
 
 def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: bool = False) -> Files:
