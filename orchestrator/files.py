@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from deduplication.email import Email
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.spool import LARGE_BYTES, Content, chunks_of, read_all
 from deduplication.values import frozen
 from orchestrator.config.settings import DAY_MS, MB, Settings
-from orchestrator.item import Item
+from orchestrator.item import described
 from orchestrator.metrics.meter import FILES, Meter
 from orchestrator.sessions import known_key, shared_key
 
@@ -108,19 +109,20 @@ class Files:
 
     # An email on its way
 
-    def link(self, item: Item, entry: str, domain: str) -> dict[str, Any]:
+    def link(self, email: Email, entry: str, domain: str) -> dict[str, Any]:
         """The parts of its payload that have links, once everything they lead to is safe. What cannot be stored is
         ``missing``, which says why; the email does not wait for it."""
-        attachments = [dict(each) for each in item.payload(())["attachments"]]
-        linked = [(part, data) for part, data in zip(attachments, item.contents, strict=True) if data is not None]
+        attachments = [described(each) for each in email.attachments]
+        files = zip(attachments, email.attachments, strict=True)
+        linked = [(part, file.data) for part, file in files if file.data is not None]
         raw: dict[str, Any] = {"name": RAW_NAME}
-        if item.original is not None:
+        if email.original is not None:
             digest, raw["size_bytes"] = hashlib.sha256(), 0
-            for chunk in chunks_of(item.original):
+            for chunk in chunks_of(email.original):
                 digest.update(chunk)
                 raw["size_bytes"] += len(chunk)
             raw["sha256"] = digest.hexdigest()
-            linked.append((raw, item.original))
+            linked.append((raw, email.original))
         until_ms = self._journal.clock.now_ms() + self._kept_ms
         kept: dict[str, tuple[str | None, str | None]] = {}  # by SHA-256: its key, or why it is missing
         try:
