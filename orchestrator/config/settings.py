@@ -239,10 +239,6 @@ class Settings(BaseModel):
         return self.processed_ids_days * DAY_MS or None
 
     @property
-    def dead_letter_ms(self) -> int:
-        return int(self.dead_letter_days * DAY_MS)
-
-    @property
     def decision_ms(self) -> int:
         return int(self.decision_days * DAY_MS)
 
