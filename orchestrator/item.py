@@ -111,7 +111,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         # Not by its names alone if it has no date, event id or Message-ID; then by its text, if that was sent.
         is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
         values=partial(email_field, email),
-        payload=lambda recipients: _payload(email, ids[0], recipients),
+        payload=partial(_payload, email, ids[0]),
         has_files=email.original is not None or any(each.data is not None for each in email.attachments),
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
