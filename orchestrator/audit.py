@@ -79,27 +79,27 @@ class Action:
 def read_actions(journal: Journal, data_dir: Path, most: int) -> list[Action]:
     """Of all machines, newest first: those in this machine's file, and the newest of each other one."""
     with journal.reading() as step:
-        notes = members.notes(step, _NOTE)
+        notes = members.notes(step)
     actions = _read_file(data_dir, most, journal.machine)
-    for machine, (_, text) in notes.items():
-        if machine != journal.machine and text:
+    for key, (_, text) in notes.items():
+        if key.startswith(_NOTE) and key != _NOTE + journal.machine and text:
             actions += (Action(*row) for row in json.loads(text))
     return sorted(actions, key=lambda action: action.at_ms, reverse=True)[:most]
 
 
 def share_actions(journal: Journal, data_dir: Path) -> None:
     """Puts this machine's newest actions into its note, and empties notes of machines without one for a month."""
-    own = journal.machine
+    own = _NOTE + journal.machine
     text = to_json([astuple(action) for action in _read_file(data_dir, SHARED, journal.machine)])
     with journal.reading() as step:
-        notes = {machine: note for machine, note in members.notes(step, _NOTE).items() if note[1]}
-        changed = [name for name, (at_ms, _) in notes.items() if name != own and step.now_ms - at_ms > SHARED_MS]
+        notes = {key: note for key, note in members.notes(step).items() if key.startswith(_NOTE) and note[1]}
+        changed = [key for key, (at_ms, _) in notes.items() if key != own and step.now_ms - at_ms > SHARED_MS]
     if notes.get(own, (0, "[]"))[1] != text:
         changed.append(own)
     if changed:
         with journal.step() as step:
-            for machine in changed:
-                members.put_note(step, f"{_NOTE}{machine}", text if machine == own else "")
+            for key in changed:
+                members.put_note(step, key, text if key == own else "")
 
 
 def _read_file(data_dir: Path, most: int, machine: str) -> list[Action]:
