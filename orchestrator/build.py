@@ -78,7 +78,7 @@ class Service:
         self.files = open_files(settings, self.journal, self.meter, is_trial=is_trial)
         self.pipeline = Pipeline(
             coordinator=self.coordinator,
-            router=make_router(settings, config),
+            router=Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups)),
             sender=self.sender,
             guard=RealtimeGuard(settings.service_started_at),
             privacy=self.privacy,
@@ -132,7 +132,7 @@ def open_machine(
     """
     retention = Retention(
         entry_ms=settings.decision_ms,
-        dead_ms=settings.dead_letter_ms,
+        dead_ms=int(settings.dead_letter_days * DAY_MS),
         delivered_payload_ms=int(settings.delivered_payload_days * DAY_MS),
         disk_free_bytes=settings.disk_free_bytes,
     )
@@ -209,7 +209,3 @@ def make_data_dir(settings: Settings) -> None:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"DATA_DIR must be a writable folder; {error}") from error
-
-
-def make_router(settings: Settings, config: Config) -> Router:
-    return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))

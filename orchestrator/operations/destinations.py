@@ -8,7 +8,7 @@ from deduplication.journal.entry import Attempt
 from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, EventType, Webhook
+from orchestrator.delivery.webhook import TIMESTAMP, EventType, Webhook
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 MOST_REASON_CHARACTERS = 200
@@ -72,13 +72,9 @@ def send_test(service: Service, name: str, by: str) -> Tested:
     head = {"type": EventType.TEST, "timestamp": f"{datetime.now(UTC):{TIMESTAMP}}"}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
     started = time.monotonic()
-    error = None
-    try:
-        status_code = service.sender.destinations[name].deliver(event, TEST_WITHIN_S).status_code
-    except DeliveryFailed as failure:
-        status_code, error = failure.status_code, str(failure)
-    audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, status_code or error)
-    return Tested(round((time.monotonic() - started) * 1000), status_code, error)
+    result = service.sender.destinations[name].deliver(event, TEST_WITHIN_S)
+    audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, result.status_code or result.error)
+    return Tested(round((time.monotonic() - started) * 1000), result.status_code, result.error)
 
 
 def _check_known(service: Service, name: str) -> None:
