@@ -101,10 +101,9 @@ def normalize_no_accents_lower_trim(text: str) -> str:
 
     Other scripts are not transliterated, because different Chinese subjects could then become equal.
     """
-    folded = (
-        text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold_char, letters[0])), nfc(text)))
-    )
-    return " ".join(folded.lower().split())
+    if not text.isascii():
+        text = nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold_char, letters[0])), nfc(text)))
+    return " ".join(text.lower().split())
 
 
 @lru_cache(maxsize=10_000)  # computing one takes a microsecond
