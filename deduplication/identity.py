@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from deduplication.body import Html
 from deduplication.dates import ASSUMED_UTC
-from deduplication.email import MAX_HEADER_CHARS, Email, without_brackets
+from deduplication.email import MAX_HEADER_CHARS, Email, address_of, without_brackets
 from deduplication.names import UNDATED, WEEK_MS, Fingerprint, Kind, Name, bounded_key, digest, digest_of_all
 from deduplication.text import nfc, well_formed
 
@@ -16,6 +16,11 @@ MAX_LABEL_CHARS = 63
 MAX_TAGS = 3
 _TAG = re.compile(r"\[[^\[\]]{1,60}\]\s*")
 _SAFE_VALUE = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
+
+
+def compute_email_id(*, subject: str, sender: str, date: str) -> str:
+    """MD5 of ``subject|sender|date`` as received, with only the address of the sender, in lower case. For scripts."""
+    return _md5_of(subject, address_of(sender) or sender, date)
 
 
 def _md5_of(subject: str, address: str, date: str) -> str:
@@ -110,10 +115,7 @@ def _digest_untagged_heads(subject: str, sender: str) -> str | None:
 
 
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
-    """The names that identify the email: its email id, the canonical id if it differs, and its post keys.
-
-    The email id is the MD5 of ``subject|sender|date`` as received, with only the address of the sender, in lower case.
-    """
+    """The names that identify the email: its email id, the canonical id if it differs, and its post keys."""
     day = email.date_utc.date().isoformat() if email.date_utc else UNDATED
     email_id = _md5_of(email.subject, email.sender_email or email.sender, email.date)
     ids = dict.fromkeys([email_id, compute_canonical_id(email)])

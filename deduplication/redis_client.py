@@ -19,7 +19,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigured
-from deduplication.subject_group import month_of
+from deduplication.subject_group import monthly_scope_group_id
 from deduplication.values import frozen
 
 # The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
@@ -101,8 +101,8 @@ def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, st
     """Reads the clock only once, so that all three are of the same month."""
     member, key = group_id, "subject_groups"
     if options.get("enable_monthly_scope", True):
-        month = month_of(options.get("tz", UTC))
-        member, key = f"{month}:{group_id}", f"{key}:{month}"
+        member = monthly_scope_group_id(group_id, options.get("tz", UTC))
+        key = f"{key}:{member.partition(':')[0]}"
     return member, options.get("groups_key") or key, options.get("ttl_prefix", TTL_PREFIX) + member
 
 

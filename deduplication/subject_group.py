@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 from unidecode import unidecode
 
+from deduplication.email import decode_header
 from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import nfc, search
@@ -127,6 +128,15 @@ def is_reply(folded: str) -> bool:
     return _REPLY.match(folded) is not None
 
 
+def generate_subject_group_id(
+    subject: str,
+    patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
+    mode: GroupMode = GroupMode.PATTERNS,
+) -> str | None:
+    """The group of a subject as received, or None. For scripts."""
+    return group_of(normalize_no_accents_lower_trim(decode_header(subject)), patterns, mode)
+
+
 def group_of(folded: str, patterns: Sequence[SubjectPattern], mode: GroupMode) -> str | None:
     """The group of a folded subject, or None. An empty subject and "(no subject)" have no group."""
     if mode is GroupMode.OFF:
@@ -157,6 +167,11 @@ _NO_SUBJECT = frozenset(map(_normalize_words, LISTS["no_subject"]))
 def month_of(tz: tzinfo, now: datetime | None = None) -> str:
     """The current month in the configured time zone, such as ``2026-11``."""
     return (now or datetime.now(UTC)).astimezone(tz).strftime("%Y-%m")
+
+
+def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = None) -> str:
+    """Such as ``2026-11:lot_456``, the member of the Set subject_groups:2026-11."""
+    return f"{month_of(tz, now)}:{group_id}"
 
 
 def scope_of(sender: str, scope: GroupScope, *, hides_domain: bool = False) -> str:

@@ -1,7 +1,6 @@
 """Which subjects mean the same thing."""
 
 import hashlib
-from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -13,28 +12,21 @@ from deduplication.email import decode_header
 from deduplication.names import Kind
 from deduplication.subject_group import (
     CLAUSE_PATTERNS,
-    DEFAULT_PATTERNS,
     MONTH_KEPT_MS,
     GroupMode,
     GroupScope,
     SubjectPattern,
+    generate_subject_group_id,
     group_name,
-    group_of,
     is_reply,
     month_of,
+    monthly_scope_group_id,
     normalize_no_accents_lower_trim,
     scope_of,
 )
 
 PREFIXES = ("Re", "Fw", "Fwd", "Ré", "Tr", "Rv", "Aw", "Wg", "Sv", "Vs", "Antw", "Odp", "Rif", "Confirmation", "Re[2]")
 COLONS = (":", " :", "\u00a0:", "：", "\u202f: ")
-
-
-def group_of_subject(
-    subject: str, patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS, mode: GroupMode = GroupMode.PATTERNS
-) -> str | None:
-    """The group of a subject as received."""
-    return group_of(normalize_no_accents_lower_trim(decode_header(subject)), patterns, mode)
 
 
 def hashed(core: str) -> str:
@@ -64,7 +56,7 @@ def hashed(core: str) -> str:
     ],
 )
 def test_a_subject_belongs_to_its_group(subject: str, group: str) -> None:
-    assert group_of_subject(subject, mode=GroupMode.ALL) == group
+    assert generate_subject_group_id(subject, mode=GroupMode.ALL) == group
 
 
 @pytest.mark.parametrize("mode", GroupMode)
@@ -80,7 +72,7 @@ def test_a_subject_belongs_to_its_group(subject: str, group: str) -> None:
 )  # fmt: skip
 def test_an_empty_or_missing_subject_has_no_group_in_any_mode(subject: str, mode: GroupMode) -> None:
     greedy = SubjectPattern("any", (), r"(\w+)")
-    assert group_of_subject(subject, [greedy], mode) is None
+    assert generate_subject_group_id(subject, [greedy], mode) is None
 
 
 _MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), st.sampled_from(["", " ", "\u00a0"])))
@@ -89,7 +81,7 @@ _MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), 
 @given(_MIXES, st.sampled_from(["Suite à votre email", "Lot 7", "中文", "🎉", "1:2"]))
 def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str, str]], core: str) -> None:
     prefixed = "".join("".join(prefix) for prefix in mix) + core
-    groups = {group_of_subject(each, mode=GroupMode.ALL) for each in (core, prefixed, prefixed.upper())}
+    groups = {generate_subject_group_id(each, mode=GroupMode.ALL) for each in (core, prefixed, prefixed.upper())}
     assert len(groups) == 1
 
 
@@ -97,7 +89,7 @@ def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str,
     "subject", ["Réf: 123", "Request: a", "Treaty: b", "Re 123", "Note: Re: c", "Confirmation de d"]
 )
 def test_what_only_looks_like_a_prefix_stays(subject: str) -> None:
-    assert group_of_subject(subject, mode=GroupMode.ALL) == hashed(normalize_no_accents_lower_trim(subject))
+    assert generate_subject_group_id(subject, mode=GroupMode.ALL) == hashed(normalize_no_accents_lower_trim(subject))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +108,13 @@ def test_latin_letters_lose_accents_and_case_and_other_scripts_keep_their_letter
 def test_different_words_are_never_merged_by_spelling_them_in_latin() -> None:
     # 北京 and 背景 are both "Bei Jing" when spelt in Latin letters.
     subjects = ("事实", "实事", "北京", "背景", "Мир", "Mir", "عربي", "عربى", "🎉", "🎂", "Lot 🎉", "Lot 🎂")
-    assert len({group_of_subject(each, mode=GroupMode.ALL) for each in subjects}) == len(subjects)
+    assert len({generate_subject_group_id(each, mode=GroupMode.ALL) for each in subjects}) == len(subjects)
 
 
 @pytest.mark.parametrize("subject", ["Lot 456 - Documents", "Suite à votre email"])
 def test_the_mode_says_which_groups_there_are(subject: str) -> None:
-    assert group_of_subject(subject, mode=GroupMode.OFF) is None
-    assert group_of_subject(subject, mode=GroupMode.PATTERNS) == ("lot_456" if "Lot" in subject else None)
+    assert generate_subject_group_id(subject, mode=GroupMode.OFF) is None
+    assert generate_subject_group_id(subject, mode=GroupMode.PATTERNS) == ("lot_456" if "Lot" in subject else None)
 
 
 TICKET = SubjectPattern("ticket", ("Société Générale",), r"\bREF (\w+)\b")
@@ -145,7 +137,7 @@ FIRST, SECOND = (SubjectPattern(name, (), r"lot (\d+)") for name in ("first", "s
 def test_the_first_pattern_groups_that_matches_and_captures_something_whatever_accents_and_case(
     patterns: list[SubjectPattern], subject: str, group: str | None
 ) -> None:
-    assert group_of_subject(subject, patterns, GroupMode.PATTERNS) == group
+    assert generate_subject_group_id(subject, patterns, GroupMode.PATTERNS) == group
 
 
 @pytest.mark.parametrize(
@@ -163,6 +155,7 @@ def test_the_first_pattern_groups_that_matches_and_captures_something_whatever_a
 def test_a_month_ends_at_midnight_of_the_configured_zone(moment: str, zone: str, month: str) -> None:
     now, tz = datetime.fromisoformat(moment), ZoneInfo(zone)
     assert month_of(tz, now) == month
+    assert monthly_scope_group_id("lot_456", tz, now) == f"{month}:lot_456"
 
 
 @pytest.mark.parametrize(("ttl_seconds", "kept_ms"), [(0, MONTH_KEPT_MS), (90, 90_000)])
@@ -261,5 +254,5 @@ def test_a_hostile_subject_is_read_in_linear_time() -> None:
     ],
 )
 def test_a_pattern_may_read_one_clause_at_a_time(subject: str, older: str, by_clauses: str | None) -> None:
-    assert group_of_subject(subject) == older
-    assert group_of_subject(subject, CLAUSE_PATTERNS) == by_clauses
+    assert generate_subject_group_id(subject) == older
+    assert generate_subject_group_id(subject, CLAUSE_PATTERNS) == by_clauses
