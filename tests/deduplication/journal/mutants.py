@@ -46,6 +46,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}",
             "held = {entry.id: replace(entry, deliveries=()) for _, entry in under}",
         ),
+        "26 a late outcome frees no name that is held again": ("and is_held_again and", "and False and"),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),
         "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
