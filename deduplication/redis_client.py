@@ -24,6 +24,7 @@ from deduplication.values import frozen
 
 # The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
 _GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
+_NO_CLUSTER = "Cluster mode is not enabled on this node"
 _NO_ANSWER = redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
 # The latter is raised if no node of a Cluster answers.
 REDIS_ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
@@ -227,7 +228,11 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
 def translated(error: Exception) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
+    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
+        return translated(error.__cause__)  # of the node that was asked last
     text = str(error)
+    if text == _NO_CLUSTER:
+        return StoreMisconfigured(f"Redis is no Cluster: {text}")
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if not isinstance(error, redis.exceptions.RedisError) or isinstance(error, _NO_ANSWER):
