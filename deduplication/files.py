@@ -69,11 +69,12 @@ class FreeSpace:
 
 @frozen
 class Retention:
-    """How long entries, dead letters and payloads of delivered items are kept, how many bytes of suppressed payloads
-    are kept for each sender domain, and how many bytes must be free on the disk for a claim."""
+    """How long entries and events, dead letters and payloads of delivered items are kept, how many bytes of suppressed
+    payloads for each sender domain and of the stream, and how many bytes must be free on the disk for a claim."""
 
     entry_ms: int = 7 * DAY_MS
     dead_ms: int = 30 * DAY_MS
     delivered_payload_ms: int = 0
     suppressed_bytes: int = 64 << 20
+    stream_bytes: int = 256 << 20
     disk_free_bytes: int = 0

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 READ_AT_ONCE = 500
 APPLIED_AT_ONCE = 40  # some 5 ms of the journal's lock
-REST_S = 0.02
+REST_S, MOST_BLOCK_MS = 0.02, 200
 RESTORED_AT_ONCE = 200
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 RESTORING_MS = SILENT_MS = REQUEST_MS = 60_000
@@ -40,21 +40,9 @@ LEADS_MS, NOTED_MS = 3_000, 1_000
 
 
 class Fleet:
-    """It waits for events for ``block_ms``, which must be well below the timeout of the registry's client.
+    """``about`` describes this machine to the others; None for a process that is no member."""
 
-    ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about`` describes this machine to
-    the others; None for a process that is no member.
-    """
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        *,
-        events_ms: int = 7 * DAY_MS,
-        events_bytes: int = 256 << 20,
-        block_ms: int = 1_000,
-        about: Callable[[], dict[str, Any]] | None = dict,
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, about: Callable[[], dict[str, Any]] | None = dict) -> None:
         if coordinator.registry is None:
             raise ValueError("a fleet needs a registry")
         self._coordinator = coordinator
@@ -62,8 +50,6 @@ class Fleet:
         self._probe = coordinator.registry.probe
         self._registry = copy(coordinator.registry)
         self._registry.state = None  # it asks even while the coordinator's does not, and is not counted
-        self._kept = (events_ms, events_bytes)
-        self._block_ms = block_ms
         self._about = about
         self.members: dict[str, Any] = {}
         self._alone_since: float | None = None
@@ -136,9 +122,9 @@ class Fleet:
         share_notes(self._registry, self._journal)
         if time.monotonic() - self._trimmed_at > TRIM_EVERY_S:
             self._trimmed_at = time.monotonic()
-            now_ms, (events_ms, events_bytes) = self._journal.clock.now_ms(), self._kept
-            drop_dead(self._registry, now_ms - self._journal.retention.dead_ms)
-            trim_stream(self._registry, now_ms - events_ms, events_bytes)
+            now_ms, kept = self._journal.clock.now_ms(), self._journal.retention
+            drop_dead(self._registry, now_ms - kept.dead_ms)
+            trim_stream(self._registry, now_ms - kept.entry_ms, kept.stream_bytes)
 
     def _see(self, answer: Answer) -> None:
         """Puts locks back after an outage, and adopts a new era in one transaction: its stream is read from the
@@ -221,15 +207,13 @@ class Fleet:
         while True:
             with self._journal.reading() as step:
                 rows = step.query(
-                    "SELECT reference, max(until_ms) FROM names WHERE reference > ? AND seq = 0"
+                    "SELECT reference, max(1, max(until_ms) - ?) FROM names WHERE reference > ? AND seq = 0"
                     " GROUP BY reference LIMIT ?",
-                    (after, RESTORED_AT_ONCE),
+                    (step.now_ms, after, RESTORED_AT_ONCE),
                 )
-                now_ms = step.now_ms
             if not rows:
                 break
-            left = ((label, None if until_ms is None else max(1, until_ms - now_ms)) for label, until_ms in rows)
-            self._registry.announce(marks=[Name.from_label(label, ms) for label, ms in left])
+            self._registry.announce(marks=[Name.from_label(label, left_ms) for label, left_ms in rows])
             after = rows[-1][0]
         with self._journal.step() as step:
             step.set_meta("restore", "")
@@ -248,8 +232,9 @@ class Fleet:
 
     # Following
 
-    def follow(self, block_ms: int = 0) -> int:
-        """Reads and applies what other machines have published (rule 10). Returns the number of events."""
+    def follow(self, *, waits: bool = False) -> int:
+        """Reads and applies what other machines have published (rule 10), and ``waits`` a moment if that is nothing.
+        Returns the number of events."""
         with self._journal.reading() as step:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
@@ -270,7 +255,8 @@ class Fleet:
         if len(events) < READ_AT_ONCE and not is_noted:
             with self._journal.step() as step:
                 step.set_meta("read_ms", str(step.now_ms))
-        if block_ms and not events:
+        if waits and not events:
+            block_ms = min(MOST_BLOCK_MS, self._registry.options.hold_within_ms // 2)  # well below the client's timeout
             self._registry.ask(lambda c, prefix: c.xread({f"{prefix}events": position}, count=1, block=block_ms))
             return self.follow()
         return len(events)
@@ -333,7 +319,7 @@ class Fleet:
             self._stop.wait(0.1)
             return
         try:
-            self.follow(self._block_ms)
+            self.follow(waits=True)
         except NoAnswer:
             self._coordinator.redis.suspect()
         self._stop.wait(REST_S)
