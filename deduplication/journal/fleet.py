@@ -273,16 +273,15 @@ class Fleet:
                 if event is None:
                     continue  # a gap, recorded above
                 kind, by, *values = event
+                has_resets = has_resets or kind in ("R", "X")
                 if kind == "E":
                     is_ours = by == self._journal.machine  # then it is here, unless the journal is a restored backup
                     if not (is_ours and step.query("SELECT 1 FROM entries WHERE id = ?", (values[0].id,))):
                         self._apply_entry(step, values[0], has_resets)
                 elif kind == "R":
-                    has_resets = True
                     for label in values[1]:
                         step.reset(label, values[0])
                 elif kind == "X":
-                    has_resets = True
                     erasing.apply(step, *values)
                 elif kind == "M":
                     for label, until_ms in values[0]:
