@@ -188,13 +188,11 @@ class _Pool(redis.ConnectionPool):
             connection: Any = self._available_connections.pop()
         except IndexError:
             return self.make_connection()  # it connects with its first command
-        if connection.is_connected:
-            try:
-                is_stale = connection.can_read()  # an unread answer, or Redis has closed the connection
-            except redis.exceptions.ConnectionError:
-                is_stale = True
-            if is_stale:
+        try:
+            if connection.is_connected and connection.can_read():  # an unread answer, or Redis has closed it
                 connection.disconnect()
+        except redis.exceptions.ConnectionError:
+            connection.disconnect()
         return connection
 
     def release(self, connection: Any) -> None:

@@ -170,10 +170,9 @@ class Fleet:
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
         for _, entry in claimed:
-            claims = entry.deliveries_with(DeliveryStatus.CLAIMED)
-            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in claims}.items():
-                if until_ms > steady_ms:
-                    self._registry.put_back(entry, owner, until_ms - steady_ms)
+            live = [delivery for delivery in entry.deliveries if delivery.is_live(steady_ms)]
+            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in live}.items():
+                self._registry.put_back(entry, owner, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))
