@@ -52,7 +52,7 @@ class Fleet:
         self._registry.state = None  # it asks even while the coordinator's does not, and is not counted
         self._about = about
         self.members: dict[str, Any] = {}
-        self._alone_since: float | None = None
+        self._alone_since = float("inf")
         self._trimmed_at = 0.0
         self._id = secrets.token_hex(4)
         self._is_leader = False
@@ -151,11 +151,9 @@ class Fleet:
         with self._journal.reading() as step:
             state = {**about, "at_ms": step.now_ms, "position": step.meta("position")}
         self.members = beat(self._registry, self._journal.machine, state)
-        others = self.members.keys() - {self._journal.machine}
-        has_others = any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others)
-        self._alone_since = None if has_others else self._alone_since or time.monotonic()
-        is_alone = self._alone_since is not None and time.monotonic() - self._alone_since > SILENT_MS / 1000
-        self._coordinator.redis.is_only_member = is_alone
+        live = [other for other in self.members.values() if state["at_ms"] - other["at_ms"] <= SILENT_MS]
+        self._alone_since = float("inf") if len(live) > 1 else min(self._alone_since, time.monotonic())
+        self._coordinator.redis.is_only_member = time.monotonic() - self._alone_since > SILENT_MS / 1000
 
     # A new era
 
