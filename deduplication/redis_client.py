@@ -164,8 +164,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
         service, _, db = address.path.partition("/")
         sentinels = Sentinel(address.hosts, sentinel_kwargs=limits, **options, **address.login)  # type: ignore[no-untyped-call]
-        client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
-        return cast(redis.Redis, client)
+        return cast(redis.Redis, sentinels.master_for(service or "mymaster", db=int(db or 0)))  # type: ignore[no-untyped-call]
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
         return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))  # it asks for the nodes

@@ -482,6 +482,18 @@ def test_a_reset_is_refused_without_redis_and_while_it_is_closed(stage: Stage, f
         reset(first, A)
 
 
+def test_restored_marks_end_when_they_would_have_ended(stage: Stage, first: Machine) -> None:
+    with first.journal.step() as step:
+        for value, left_ms in (("for ever", None), ("a minute", 60_000), ("ended", -5)):
+            until_ms = None if left_ms is None else step.now_ms + left_ms
+            step.put_mark(Name(Kind.MEDIA, "", value).label, until_ms)
+    stage.restart_redis("nothing")
+    stage.beat()
+    assert stage.raw.pttl("media:for ever") == -1
+    assert 50_000 < stage.raw.pttl("media:a minute") <= 60_000
+    assert stage.raw.pttl("media:ended") in (1, 0, -2)
+
+
 def test_a_reset_outlives_the_memory_of_redis(stage: Stage, first: Machine, other: Machine) -> None:
     send(first, A)
     stage.beat()
