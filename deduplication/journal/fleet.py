@@ -230,8 +230,8 @@ class Fleet:
     # Following
 
     def follow(self, *, waits: bool = False) -> int:
-        """Reads and applies what other machines have published (rule 10), and ``waits`` a moment if that is nothing.
-        Returns the number of events."""
+        """Reads and applies what other machines have published (rule 10). ``waits``: if there is no event, it waits a
+        moment for one. Returns the number of events."""
         with self._journal.reading() as step:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
