@@ -82,7 +82,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return delivery.waits_for is None or self._may_pass(lent)",
             "return True",
         ),
-        "3 no claim on a full disk": ("        self.journal.disk.check()\n", ""),
+        "3 no claim on a full disk": ("        self.journal.check_disk()\n", ""),
         "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
         "26 a name marked without Redis counts": (
             'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',
