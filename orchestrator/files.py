@@ -104,7 +104,7 @@ class Files:
     def link(self, email: Email, entry: str, domain: str) -> dict[str, Any]:
         """The parts of its payload that have links, once everything they lead to is safe. What cannot be stored is
         ``missing``, which says why; the email does not wait for it."""
-        attachments = [described(each) for each in email.attachments]
+        attachments = [described(attachment) for attachment in email.attachments]
         files = zip(attachments, email.attachments, strict=True)
         linked = [(part, file.data) for part, file in files if file.data is not None]
         raw: dict[str, Any] = {"name": RAW_NAME}
@@ -249,7 +249,7 @@ class Files:
 
 def disposition(name: str) -> str:
     """Content-Disposition: never shown by a browser, always saved."""
-    plain = "".join(each if each.isascii() and each.isprintable() and each not in '"\\' else "_" for each in name)
+    plain = "".join(char if char.isascii() and char.isprintable() and char not in '"\\' else "_" for char in name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
 
 

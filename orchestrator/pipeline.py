@@ -246,8 +246,8 @@ class Pipeline:
         if claim.proof and not self.coordinator.use_proof(claim):
             raise ProofUsed
         skipped = tuple(
-            Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason=reason)
-            for each in claim.destinations
+            Delivery(wanted.destination, wanted.webhook_id, DeliveryStatus.SKIPPED, reason=reason)
+            for wanted in claim.destinations
         )
         entry = Entry(
             id="rule" + _digest("|".join([status, case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
@@ -274,20 +274,20 @@ class Pipeline:
             raise ProofUsed
         original = found.of
         stop = Stop(found.name, original.id or None, original.created_ms or None)
-        wanted = tuple(each.destination for each in case.claim.destinations)
+        wanted = tuple(destination.destination for destination in case.claim.destinations)
         status, had_already = repeat_status(original, wanted), wanted if original.id else ()
         return Outcome(status, case.item.id, original.id, case.group, stop, had_already=had_already)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
-        decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
+        decided = [delivery for delivery in claimed.plan if delivery.status is not DeliveryStatus.CLAIMED]
         clock, budget_s = self.coordinator.journal.clock, min(DELIVERY_BUDGET_S, 0.4 * self.settings.lease_seconds)
         sent: Sequence[Delivery] = ()
         try:
-            is_sent = any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan)
+            is_sent = any(delivery.status is not DeliveryStatus.SKIPPED for delivery in claimed.plan)
             if case.item.has_files and (is_sent or self.settings.keep_suppressed):
                 case = self._with_links(case, claimed.entry.id)
             if self.settings.deliver_by == "workers" and not claimed.is_alone:  # alone, nothing can be stored (7)
-                sent = [put_off(each, "queued", clock.now_ms()) for each in claimed.to_send]
+                sent = [put_off(delivery, "queued", clock.now_ms()) for delivery in claimed.to_send]
             elif len(decided) < len(claimed.plan):
                 if claimed.lease_until_ms - clock.steady_ms() <= budget_s * 1000:  # rule 4
                     return self._return(case, claimed, "it took too long to get to it")
@@ -307,10 +307,10 @@ class Pipeline:
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""
-        if claimed.is_alone and any(each.status is DeliveryStatus.WAITING for each in outcomes):
+        if claimed.is_alone and any(delivery.status is DeliveryStatus.WAITING for delivery in outcomes):
             return self._return(case, claimed, "not delivered, and Redis is away", outcomes)
-        by_destination = {each.destination: each.status for each in (*claimed.entry.deliveries, *outcomes)}
-        wanted = [each.destination for each in case.claim.destinations]
+        by_destination = {delivery.destination: delivery.status for delivery in (*claimed.entry.deliveries, *outcomes)}
+        wanted = [destination.destination for destination in case.claim.destinations]
         # Its answer is about its own destinations, without those of earlier copies and those that another entry covers.
         statuses = {by_destination[name] for name in wanted if name in by_destination}
         stop = claimed.entry.stop if statuses == {DeliveryStatus.SKIPPED} else None
@@ -325,7 +325,7 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        entry, planned = settled.entry or claimed.entry, {each.destination for each in claimed.plan}
+        entry, planned = settled.entry or claimed.entry, {delivery.destination for delivery in claimed.plan}
         return Outcome(
             status,
             case.item.id,
@@ -354,12 +354,12 @@ class Pipeline:
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
         """Its sender keeps it and tries again. Destinations that already received it keep that status. If it cannot be
         noted, its claim ends with its lease."""
-        delivered = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
-        known = {each.destination for each in delivered}
+        delivered = [delivery for delivery in outcomes if delivery.status is DeliveryStatus.DELIVERED]
+        known = {delivery.destination for delivery in delivered}
         returned = [
-            structs.replace(each, status=DeliveryStatus.RETURNED, waits_for=None)
-            for each in claimed.plan
-            if each.destination not in known
+            structs.replace(delivery, status=DeliveryStatus.RETURNED, waits_for=None)
+            for delivery in claimed.plan
+            if delivery.destination not in known
         ]
         try_to(lambda: self.coordinator.settle(claimed, [*delivered, *returned]), f"item {case.item.id}")
         return case.retry_later(error)
@@ -402,7 +402,7 @@ def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
 
 def repeat_status(original: Entry, wanted: Collection[str]) -> Status:
     """What is answered to a repeat: what has happened to the original at the destinations that the repeat is for."""
-    statuses = {each.status for each in original.deliveries if each.destination in wanted}
+    statuses = {delivery.status for delivery in original.deliveries if delivery.destination in wanted}
     if statuses == {DeliveryStatus.SKIPPED} and original.answer in SKIPPED_AT.values():
         return Status(original.answer)
     status = status_of(statuses)

@@ -76,13 +76,13 @@ class Router:
             route = self.pick(item.delivered_to([recipient]))
             gates = replace(route, name="", destinations=())
             alike.setdefault((gates, recipient if route.identity_by_recipient else ""), []).append(recipient)
-        return [item.delivered_to(each) for each in alike.values()]
+        return [item.delivered_to(addresses) for addresses in alike.values()]
 
     def _likely_recipients(self, addresses: tuple[str, ...], item: Item) -> tuple[str, ...]:
         """Those that a route asks for, since others may be somebody else's; or the first. Headers such as Delivered-To
         take precedence over To and Cc, which also name the recipients of other copies."""
-        asked = [each for route in self._routes for each in route.match if each.field == RECIPIENT]
-        ours = tuple(address for address in addresses if any(holds(item, address, each) for each in asked))
+        asked = [condition for route in self._routes for condition in route.match if condition.field == RECIPIENT]
+        ours = tuple(address for address in addresses if any(holds(item, address, condition) for condition in asked))
         return tuple(address for address in ours if address in item.recipients) or ours or addresses[:1]
 
     def pick(self, item: Item) -> Route:
@@ -94,7 +94,7 @@ class Router:
         for recipient in item.recipients or ("",):
             is_taken = False
             for route in self._routes:
-                held = (holds(item, recipient, each) for each in route.match)
+                held = (holds(item, recipient, condition) for condition in route.match)
                 if (route.otherwise and is_taken) or (route.match and not (any if route.any else all)(held)):
                     continue
                 if "dropped_by" not in gates:
@@ -118,7 +118,7 @@ class Router:
         """Every route with every condition, even those that ``pick`` does not evaluate."""
         reached, is_taken = True, False
         for route in self._routes:
-            held = tuple(holds(item, recipient, each) for each in route.match)
+            held = tuple(holds(item, recipient, condition) for condition in route.match)
             matched = not (route.otherwise and is_taken) and (not route.match or (any if route.any else all)(held))
             yield Trial(route, held, matched, reached)
             is_taken = is_taken or (matched and reached and bool(route.destinations))

@@ -124,7 +124,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
                 item = email_item(parsed, pipeline.settings.ids_kept_ms)
             if proof or traceparent:
                 item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
-            results += [responses.verdict(pipeline.receive(each), parsed) for each in pipeline.router.split(item)]
+            results += [responses.verdict(pipeline.receive(part), parsed) for part in pipeline.router.split(item)]
         except Exception as error:  # whatever is wrong with one item, the others are received
             if isinstance(error, ProofUsed) or (is_alone and not isinstance(error, InvalidPayload)):
                 raise

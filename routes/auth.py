@@ -42,8 +42,10 @@ def bearer_token(authorization: str | None) -> str:
 
 def equals_any(given: str | bytes, expected: Iterable[str | bytes]) -> bool:
     """Compares with all of them, so that the time taken reveals nothing."""
-    first, *others = (each.encode() if isinstance(each, str) else each for each in (given, *expected))
-    return any([hmac.compare_digest(first, each) for each in others])
+    first, *others = (
+        candidate.encode() if isinstance(candidate, str) else candidate for candidate in (given, *expected)
+    )
+    return any([hmac.compare_digest(first, candidate) for candidate in others])
 
 
 def client_address(environ: WSGIEnvironment, trusted: Networks) -> str:

@@ -83,12 +83,12 @@ def build_document(app: Flask, config: Config) -> dict[str, Any]:
     """Raises LookupError for a route without an operation."""
     operations = dict(_operations(app, config))
     types: list[Any] = [Problem, Refusal, *(model for model, _ in WEBHOOKS.values())]
-    types += [each for one in operations.values() for each in (*one.answers.values(), *one.body.values())]
+    types += [type_ for one in operations.values() for type_ in (*one.answers.values(), *one.body.values())]
     by_type, definitions = TypeAdapter.json_schemas(
-        ((each, "validation", TypeAdapter(each)) for each in dict.fromkeys(types)),
+        ((type_, "validation", TypeAdapter(type_)) for type_ in dict.fromkeys(types)),
         ref_template="#/components/schemas/{model}",
     )
-    schemas = {each: schema for (each, _), schema in by_type.items()}
+    schemas = {type_: schema for (type_, _), schema in by_type.items()}
     paths: dict[str, dict[str, Any]] = {}
     for (path, method), operation in operations.items():
         paths.setdefault(path, {})[method] = _describe(operation, path, method, schemas)
@@ -97,7 +97,9 @@ def build_document(app: Flask, config: Config) -> dict[str, Any]:
         "info": {"title": "Mailonce", "version": our_version(), "description": DESCRIPTION, "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "webhooks": {each: {"post": _webhook(each, schemas[model], text)} for each, (model, text) in WEBHOOKS.items()},
+        "webhooks": {
+            event: {"post": _webhook(event, schemas[model], text)} for event, (model, text) in WEBHOOKS.items()
+        },
         "components": {"schemas": definitions["$defs"], "headers": HEADERS, "securitySchemes": SECURITY},
     }
 
@@ -109,7 +111,7 @@ def _operations(app: Flask, config: Config) -> Iterator[tuple[tuple[str, str], O
         for name, provider in known_providers(config).items()
         for ending in provider.endings
     }
-    for rule in sorted(app.url_map.iter_rules(), key=lambda each: each.rule):
+    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: rule.rule):
         if rule.endpoint.split(".")[0] == PAGE:
             continue
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):  # Flask adds these two to every route
@@ -158,7 +160,7 @@ def _describe(operation: Operation, path: str, method: str, schemas: Mapping[Any
     if operation.security:
         described["security"] = [{name: []} for name in operation.security]
     if operation.body:
-        content = {media_type: {"schema": schemas[each]} for media_type, each in operation.body.items()}
+        content = {media_type: {"schema": schemas[model]} for media_type, model in operation.body.items()}
         is_optional = tag != "ingress" and all(map(_may_be_empty, operation.body.values()))
         described["requestBody"] = {"required": not is_optional, "content": content}
     return described
@@ -172,7 +174,7 @@ def _responses(operation: Operation, error: Model, schemas: Mapping[Any, Any]) -
         status: {
             "description": text,
             "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS},
-            "content": {each: {"schema": schemas[answer]} for each in MEDIA_TYPES.get(answer, (JSON,))},
+            "content": {media_type: {"schema": schemas[answer]} for media_type in MEDIA_TYPES.get(answer, (JSON,))},
         }
         for status, (text, answer) in (answers | {"default": ("An error.", error)}).items()
     }
@@ -208,6 +210,6 @@ def _webhook(event: str, schema: Mapping[str, Any], description: str) -> dict[st
         "description": description,
         "operationId": event,
         "parameters": [_parameter(name, "header", text, TEXT, is_required=must) for name, must, text in SIGNED],
-        "requestBody": {"required": True, "content": {each: {"schema": schema} for each in media_types}},
+        "requestBody": {"required": True, "content": {media_type: {"schema": schema} for media_type in media_types}},
         "responses": {status: {"description": text} for status, text in WEBHOOK_ANSWERS.items()},
     }

@@ -92,7 +92,7 @@ def _restored(found: dict[str, Any], outline: Outline) -> dict[str, Any]:
 def _repaired(value: Any) -> Any:
     """The same with all names and texts well-formed."""
     if isinstance(value, dict):
-        return {well_formed(name): _repaired(each) for name, each in value.items()}
+        return {well_formed(name): _repaired(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return list(map(_repaired, value))
     return well_formed(value) if isinstance(value, str) else value
@@ -101,7 +101,7 @@ def _repaired(value: Any) -> Any:
 def with_texts(value: Any) -> Any:
     """The same with the texts of such fields, where they are no files after all."""
     if isinstance(value, dict):
-        return {name: with_texts(each) for name, each in value.items()}
+        return {name: with_texts(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return list(map(with_texts, value))
     return value.read().decode("utf-8", "replace") if isinstance(value, Blob) else value

@@ -138,8 +138,8 @@ def verdict(result: Outcome, received: Parsed) -> Verdict:
         warnings=result.warnings,
         had_already=result.had_already,
         deliveries={
-            each.destination: DeliveryStub(id=f"{result.id}:{each.destination}", status=each.status)
-            for each in result.deliveries
+            delivery.destination: DeliveryStub(id=f"{result.id}:{delivery.destination}", status=delivery.status)
+            for delivery in result.deliveries
         },
     )
 
@@ -157,11 +157,13 @@ def answer_items(results: Sequence[Verdict | Refusal], provider: Provider[Any]) 
     """
     is_list = provider.answers_lists
     is_alone = len(results) == 1 and not is_list
-    body = results[0] if is_alone else Verdicts(success=all(each.success for each in results), results=results)
-    waits_s = [getattr(each, "retry_after_s", 0) or RETRY_AFTER_AN_ERROR_S for each in results if each.status in RETRY]
+    body = results[0] if is_alone else Verdicts(success=all(result.success for result in results), results=results)
+    waits_s = [
+        getattr(result, "retry_after_s", 0) or RETRY_AFTER_AN_ERROR_S for result in results if result.status in RETRY
+    ]
     if waits_s:
         return json_answer(body, provider.retry_status, {"Retry-After": str(max(waits_s))})
-    is_rejected = not is_list and any(isinstance(each, Refusal) for each in results)
+    is_rejected = not is_list and any(isinstance(result, Refusal) for result in results)
     return json_answer(body, provider.rejected_status or 400 if is_rejected else 200)
 
 

@@ -126,9 +126,7 @@ class Coordinator:
             return self._after_judging(claim, found)
         if known.names:  # Redis may have forgotten these ids
             ids = {delivery.destination: delivery.webhook_id for delivery in found.deliveries}
-            wanted = [
-                replace(each, webhook_id=ids.get(each.destination, each.webhook_id)) for each in claim.destinations
-            ]
+            wanted = [replace(to, webhook_id=ids.get(to.destination, to.webhook_id)) for to in claim.destinations]
             entry_id = found.joined.id if found.joined else claim.entry
             claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)

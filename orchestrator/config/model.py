@@ -310,7 +310,9 @@ def _contradictions(config: Config, settings: Settings) -> Iterator[tuple[Loc, s
     known = ", ".join(config.destinations)
     if config.alerts.secret and not config.alerts.url:
         yield ("alerts",), "must have a url, since it has a secret"
-    if settings.webhook_url and all(each.url != settings.webhook_url for each in config.destinations.values()):
+    if settings.webhook_url and all(
+        destination.url != settings.webhook_url for destination in config.destinations.values()
+    ):
         text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
         yield ("destinations", next(iter(config.destinations))), text
     if "routes" not in config.model_fields_set:

@@ -61,11 +61,14 @@ class Sender:
         With several, each success is noted at once. An attempt that is not through when the request ends goes on, and
         notes its own success; meanwhile the delivery waits.
         """
-        going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
+        going = [delivery for delivery in claimed.plan if delivery.status is DeliveryStatus.CLAIMED]
         attempt = partial(self._attempt, entry=claimed.entry, payload=webhook, ends_at=ends_at, traceparent=traceparent)
         if len(going) == 1:
             return (attempt(going[0]),)
-        futures = {self.pools[each.destination].submit(copy_context().run, attempt, each): each for each in going}
+        futures = {
+            self.pools[delivery.destination].submit(copy_context().run, attempt, delivery): delivery
+            for delivery in going
+        }
         sent: list[Delivery] = []
         errors: list[BaseException] = []
         try:
@@ -78,8 +81,8 @@ class Sender:
                 if sent[-1].status is DeliveryStatus.DELIVERED and not is_last:
                     self._note(claimed, sent[-1])
         except NotThrough:
-            done = {each.destination for each in sent}
-            sent += [self._leave(claimed, *each) for each in futures.items() if each[1].destination not in done]
+            done = {delivery.destination for delivery in sent}
+            sent += [self._leave(claimed, *late) for late in futures.items() if late[1].destination not in done]
         if errors:
             raise errors[0]
         return tuple(sent)

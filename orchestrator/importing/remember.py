@@ -53,8 +53,8 @@ def remember(pipeline: Pipeline, items: Iterable[Item]) -> Counter[str]:
     was stopped in between.
     """
     counts, marked = Counter[str](), list[Name]()
-    split = (each for item in items for each in pipeline.router.split(item))
-    claims = [(item, pipeline.prepare(item, pipeline.router.pick(item)).claim) for item in split]
+    parts = (part for item in items for part in pipeline.router.split(item))
+    claims = [(part, pipeline.prepare(part, pipeline.router.pick(part)).claim) for part in parts]
     with pipeline.coordinator.journal.step() as step:
         for item, claim in claims:
             result, names = _remember_one(pipeline, step, item, claim)
@@ -139,14 +139,14 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
         settings=pipeline.settings.model_copy(update={"deliver_by": "requests", "keep_suppressed": False}),
         now=lambda: moment,
     )
-    for item in (each for given in items for each in pipeline.router.split(given)):
+    for item in (part for given in items for part in pipeline.router.split(given)):
         if item.moment:  # an undated email is received at the time of the one before it, none later than now
             moment = min(item.moment, now)
         outcome = pipeline.receive(item)
         gate = outcome.reason.gate if outcome.reason else RULES.get(outcome.status, "")
         counts[gate or "new"] += 1
         if not gate:
-            counts["left_out"] += sum(each.status is DeliveryStatus.SKIPPED for each in outcome.deliveries)
+            counts["left_out"] += sum(delivery.status is DeliveryStatus.SKIPPED for delivery in outcome.deliveries)
         elif outcome.reason and counts[gate] <= MOST_EXAMPLES:
             examples.append(_example(pipeline, item, outcome.reason))
     coordinator.close()

@@ -60,7 +60,7 @@ def replay_email(service: Service, id_: str, how: Replay, only: str = "") -> str
         entry = step.read(id_)
     if entry is None:
         return Refusal.UNKNOWN
-    ids = [f"{id_}:{each.destination}" for each in entry.deliveries if only in ("", each.destination)]
+    ids = [f"{id_}:{delivery.destination}" for delivery in entry.deliveries if only in ("", delivery.destination)]
     results = [send_again(service, delivery, how) for delivery in ids]
     return min(
         results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED), default=Refusal.UNKNOWN

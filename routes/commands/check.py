@@ -75,7 +75,7 @@ def describe_config(settings: Settings, config: Config) -> str:
         address, where = settings.public_url or settings.address, settings.files_url or settings.data_dir / "files"
         files = f"links to {address}, {settings.files_days:g} days, up to {settings.files_mb:g} MB in {where}"
     sections = {
-        "Destinations": [f"{name}: {_fields(each)}" for name, each in config.destinations.items()],
+        "Destinations": [f"{name}: {_fields(destination)}" for name, destination in config.destinations.items()],
         "Routes, in order": list(_routes(config)),
         "Subject patterns": [
             _fields((name, getattr(pattern, name)) for name in ("name", "phrases", "regex"))
@@ -156,7 +156,7 @@ def _explain(service: Service, item: Item) -> Iterator[str]:
     yield from ["has these names taken", *taken] if taken else ["has no name taken"]
     match judge(claim, known):
         case Repeat(of=original, name=name):
-            status = repeat_status(original, {each.destination for each in claim.destinations})
+            status = repeat_status(original, {wanted.destination for wanted in claim.destinations})
             yield f"would be {status}: it repeats {original.id or 'an email that was imported'} ({name.label})"
         case Busy(name=name):
             yield f"would be {Status.ALREADY_PROCESSING}: {name} is held"
@@ -176,5 +176,5 @@ def _taken(name: Name, known: Known) -> Iterator[str]:
     deliveries = [delivery for entry in state.entries for delivery in entry.deliveries]
     if state.is_marked or any(entry.is_delivered_somewhere for entry in state.entries):
         yield f"{name.label}: done, by {by or 'an import or another program'}"
-    elif any(each.status is DeliveryStatus.WAITING or each.is_live(known.now_ms) for each in deliveries):
+    elif any(delivery.status is DeliveryStatus.WAITING or delivery.is_live(known.now_ms) for delivery in deliveries):
         yield f"{name.label}: held by {by}"

@@ -94,7 +94,7 @@ def import_mail(path: Path, dry_run: bool, provider: str, yes: bool, as_json: bo
     summary |= {name: getattr(reader, name) for name in ("read", "unreadable", "unreadable_examples")}
     lines = [f"{summary[name]:>9,} {words}" for name, words in (COUNTED if dry_run else REMEMBERED).items()]
     lines.append(f"{reader.read:>9,} read, of which {reader.unreadable:,} were unreadable")
-    lines += [f"For example, {each}" for each in (*summary.get("examples", ()), *reader.unreadable_examples)]
+    lines += [f"For example, {example}" for example in (*summary.get("examples", ()), *reader.unreadable_examples)]
     show(summary, as_json, *lines, *(["Nothing was sent or remembered."] if dry_run else []), indent=2)
 
 

@@ -166,7 +166,7 @@ def email_content(payload: Mapping[str, Any]) -> dict[str, Any]:
     text = payload.get("text") or plain or (Html(html[:MOST_SHOWN_CHARS]).text if html else body)
     known = {label(field): payload.get(field) for field in SHOWN}
     known |= {name: value for name, value in (payload.get("extra") or {}).items() if isinstance(value, str)}
-    headers = [(each["name"], each["value"]) for each in payload.get("headers") or ()] or [
+    headers = [(header["name"], header["value"]) for header in payload.get("headers") or ()] or [
         (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
         for name, value in known.items()
         if value

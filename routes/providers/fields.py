@@ -93,7 +93,7 @@ class Document(dict[str, Any]):
         rest: dict[str, Any] = {}
         for field, value in self.items():
             if field in self._read:
-                inner = [left for each in self._read[field] if (left := each.unread)]
+                inner = [left for document in self._read[field] if (left := document.unread)]
                 value = inner if isinstance(value, list) else next(iter(inner), None)
             if value not in (None, "", [], {}):
                 rest[field] = with_texts(value)
@@ -111,7 +111,7 @@ class Document(dict[str, Any]):
         for file in self.objects(field):
             content_id, disposition = file.optional(names.content_id), file.optional(names.disposition).lower()
             decode = file.content if file.get("base64") is False else file.base64
-            content = next((decode(each) for each in names.contents if each in file), None)
+            content = next((decode(name) for name in names.contents if name in file), None)
             name, content_type = file.optional(names.name), file.optional(names.content_type)
             is_inline = disposition == "inline" or (bool(content_id) and not disposition)
             shown: dict[str, Any] = {"content_id": content_id, "inline": is_inline, "data": content}

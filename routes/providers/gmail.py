@@ -64,7 +64,7 @@ class Gmail(Provider[Options]):
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         files = [{**file, "inline": bool(file["content_id"])} for file in letter.attachments(FILE)]
-        headers = [list(each) for each in letter.headers.items()]
+        headers = [list(pair) for pair in letter.headers.items()]
         return {**letter.fields, "headers": headers, "thread_id": letter.event_id, "attachments": files}
 
 

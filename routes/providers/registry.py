@@ -28,7 +28,7 @@ from routes.providers.ses import Ses
 AnyProvider = Provider[Any]
 
 _ALL = (Brevo, Cloudmailin, Gmail, Json, Mailgun, Mailjet, Mandrill, Mime, Postmark, Resend, Sendgrid, Ses)
-TYPES: Mapping[str, type[AnyProvider]] = {each.__name__.lower(): each for each in _ALL}
+TYPES: Mapping[str, type[AnyProvider]] = {provider.__name__.lower(): provider for provider in _ALL}
 ALWAYS_OPEN = ("gmail", "mime")  # they need only the ingress token, which always exists
 
 
@@ -46,7 +46,7 @@ def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyP
             options = TYPES[kind].options_type.model_validate(table)
         except ValidationError as error:  # its first problem, never with a value
             found = error.errors(include_url=False, include_input=False)
-            first = min(found, key=lambda each: each["type"] != "extra_forbidden")  # a typo explains what is missing
+            first = min(found, key=lambda error: error["type"] != "extra_forbidden")  # a typo explains what is missing
             place, text = problem(TYPES[kind].options_type, first)
             raise config.error(("providers", name, *place), text) from None
         opened[name] = TYPES[kind](name, options, surroundings)

@@ -70,12 +70,12 @@ class Letter:
         message.set_content(self.text)
         if self.html:
             message.add_alternative(self.html, subtype="html")
-        for each in self.enclosures:
-            maintype, _, subtype = each.content_type.partition("/")
-            shown: dict[str, Any] = {"filename": each.name, "disposition": each.disposition}
-            if each.content_id:
-                shown["cid"] = f"<{each.content_id}>"
-            message.add_attachment(each.content, maintype=maintype, subtype=subtype, **shown)
+        for enclosure in self.enclosures:
+            maintype, _, subtype = enclosure.content_type.partition("/")
+            shown: dict[str, Any] = {"filename": enclosure.name, "disposition": enclosure.disposition}
+            if enclosure.content_id:
+                shown["cid"] = f"<{enclosure.content_id}>"
+            message.add_attachment(enclosure.content, maintype=maintype, subtype=subtype, **shown)
         return message
 
     @property
