@@ -18,7 +18,7 @@ from deduplication.values import frozen
 from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.signing import public_keys
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
-from orchestrator.operations.alarms import LATE_S
+from orchestrator.operations.search import LATE_S
 from orchestrator.operations.times import shown_moment
 
 if TYPE_CHECKING:
