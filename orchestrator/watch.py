@@ -22,7 +22,6 @@ from orchestrator.operations.fleet_state import (
     Facts,
     fleet_state,
     own_workers,
-    read_facts,
     read_progress,
 )
 from orchestrator.operations.search import catch_up
@@ -70,7 +69,7 @@ def describe_machine(service: Service) -> dict[str, Any]:
     tripped = [name for name in service.config.destinations if service.guard.breaker(name) != "closed"]
     with service.journal.reading() as step:
         workers = own_workers(step)
-        share = read_facts(step).suppressed_share
+        share = Facts.model_validate_json(step.meta(FACTS) or "{}").suppressed_share
         about = {"version": our_version(), "host": socket.gethostname(), **read_progress(step)}
     return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}
 

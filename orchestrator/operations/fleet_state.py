@@ -133,7 +133,7 @@ def fleet_state(service: Service) -> FleetState:
     service.guard.refresh()
     with service.journal.reading() as step:
         now_ms = step.now_ms
-        asked = read_facts(step)
+        asked = Facts.model_validate_json(step.meta(FACTS) or "{}")
         facts = asked if now_ms - asked.at_ms <= FRESH_MS else Facts()
         members = {name: about for name, about in facts.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
@@ -160,10 +160,6 @@ def fleet_state(service: Service) -> FleetState:
             suppressed_share=max((share for share in shares if share is not None), default=None),
             workers=workers if service.settings.deliver_by == "workers" else None,
         )
-
-
-def read_facts(step: Step) -> Facts:
-    return Facts.model_validate_json(step.meta(FACTS) or "{}")
 
 
 def read_progress(step: Step) -> dict[str, Any]:

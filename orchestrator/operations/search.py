@@ -294,13 +294,10 @@ def find_ids(
 def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[EmailOutcome | None]) -> list[int]:
     """How many emails a list has with each of these outcomes (None: with any); of a search, at most MOST_COUNTED."""
     most = MOST_COUNTED if wanted.q or wanted.sender else ALL
-    counts = []
     with service.journal.reading() as step:
-        for outcome in outcomes:
-            listing = Listing(step, wanted.model_copy(update={"outcome": outcome}), service.privacy)
-            query = f"SELECT count(*) FROM ({listing.select('1', most)})"  # noqa: S608
-            counts.append(step.query(query, listing.values)[0][0])
-    return counts
+        asked = [wanted.model_copy(update={"outcome": outcome}) for outcome in outcomes]
+        lists = [Listing(step, each, service.privacy) for each in asked]
+        return [step.query(f"SELECT count(*) FROM ({each.select('1', most)})", each.values)[0][0] for each in lists]  # noqa: S608
 
 
 def count_repeats(service: Service, since: datetime | None) -> int:
@@ -344,8 +341,7 @@ def index_some(journal: Journal) -> int:
     """Makes the next entries searchable, and removes some that are gone. Returns how many."""
     # Read first: a search must not wait for the write lock when there is nothing to index.
     with journal.reading() as step:
-        is_behind = step.last_seq() > int(step.meta("searched") or 0)
-        if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
+        if step.last_seq() <= int(step.meta("searched") or 0) and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
             return 0
     fields = ("item", "subject", "sender", "thread")
     item, subject, sender, thread = (f"json_extract(e.data, '$.about.{field}')" for field in fields)
