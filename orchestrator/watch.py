@@ -15,15 +15,7 @@ from deduplication.errors import DeduplicationError, try_to
 from deduplication.room import most_payload_bytes, read_info
 from orchestrator.audit import share_actions
 from orchestrator.metrics.meter import REDIS_S
-from orchestrator.operations.fleet_state import (
-    FACTS,
-    FRESH_MS,
-    WORKER,
-    Facts,
-    fleet_state,
-    own_workers,
-    read_progress,
-)
+from orchestrator.operations.fleet_state import FACTS, FRESH_MS, WORKER, Facts, fleet_state, own_workers, read_progress
 from orchestrator.operations.search import catch_up
 from orchestrator.version import our_version
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from deduplication.journal.sqlite import Step
 from deduplication.values import frozen
-from orchestrator.delivery.guard import PauseState
+from orchestrator.delivery.guard import BreakerState, PauseState
 from orchestrator.delivery.signing import public_keys
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
 from orchestrator.operations.search import LATE_S
@@ -65,7 +65,7 @@ class DestinationView(BaseModel):
     word, the same wherever the destination is shown."""
 
     enabled: bool | None
-    breaker: Literal["closed", "open", "half-open"] | None
+    breaker: BreakerState | None
     paused: Pause | None
     waiting: int = 0
     dead: int = 0
