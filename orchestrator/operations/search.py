@@ -188,9 +188,14 @@ class Listing:
     """Parts of a SELECT on entries ``e``, ordered by ``time``, then ``seq``, then ``destination``. ``has``: only emails
     with such a delivery."""
 
+    source = "entries e"
+    time = "e.created_ms"
+    seq = "e.seq"
+    destination = "''"
+    direction = "DESC"
+
     def __init__(self, step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None = None) -> None:
-        self.source, self.time, self.seq, self.destination = "entries e", "e.created_ms", "e.seq", "''"
-        self.direction, self.where = "DESC", ["1"]
+        self.where = ["1"]
         moments = {name: int(at.timestamp() * 1000) for name in ("since", "until") if (at := getattr(wanted, name))}
         self.values: dict[str, Any] = {**wanted.model_dump(), **moments}
         self.values |= {"now_ms": step.now_ms, "steady_ms": step.steady_ms}
