@@ -5,7 +5,6 @@ import time
 from datetime import UTC, datetime
 
 from deduplication.journal.entry import Attempt
-from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
 from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, EventType, Webhook
@@ -56,29 +55,21 @@ def last_failure(service: Service, name: str) -> Attempt | None:
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
 
-@frozen
-class Tested:
-    """``status_code`` is None if there was no response, ``error`` if the destination accepted the event."""
-
-    latency_ms: int
-    status_code: int | None = None
-    error: str | None = None
-
-
-def send_test(service: Service, name: str, by: str) -> Tested:
-    """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it."""
+def send_test(service: Service, name: str, by: str) -> Attempt:
+    """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it. The
+    ``error`` is None if the destination accepted the event."""
     _check_known(service, name)
     note = "A test event, sent by an operator. There is no email behind it."
     head = {"type": EventType.TEST, "timestamp": f"{datetime.now(UTC):{TIMESTAMP}}"}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
-    started = time.monotonic()
+    at_ms, started = service.journal.clock.now_ms(), time.monotonic()
     error = None
     try:
         status_code = service.sender.destinations[name].deliver(event, TEST_WITHIN_S).status_code
     except DeliveryFailed as failure:
         status_code, error = failure.status_code, str(failure)
     audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, status_code or error)
-    return Tested(round((time.monotonic() - started) * 1000), status_code, error)
+    return Attempt(at_ms, round((time.monotonic() - started) * 1000), status_code, error)
 
 
 def _check_known(service: Service, name: str) -> None:
