@@ -18,7 +18,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigured, StoreUnavailable
+from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigured
 from deduplication.subject_group import monthly_scope_group_id
 from deduplication.values import frozen
 
@@ -176,10 +176,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         return cast(redis.Redis, client)
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
-        try:
-            return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
-        except REDIS_ERRORS as error:  # the constructor asks for the nodes
-            raise StoreUnavailable(str(error)) from error
+        return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))  # it asks for the nodes
     return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
 
 

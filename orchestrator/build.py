@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import lru_cache
 from typing import Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
@@ -79,7 +78,7 @@ class Service:
         self.files = open_files(settings, self.journal, self.meter, is_trial=is_trial)
         self.pipeline = Pipeline(
             coordinator=self.coordinator,
-            router=make_router(settings, config),
+            router=Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups)),
             sender=self.sender,
             guard=RealtimeGuard(settings.service_started_at),
             privacy=self.privacy,
@@ -133,7 +132,7 @@ def open_machine(
     """
     retention = Retention(
         entry_ms=settings.decision_ms,
-        dead_ms=settings.dead_letter_ms,
+        dead_ms=int(settings.dead_letter_days * DAY_MS),
         delivered_payload_ms=int(settings.delivered_payload_days * DAY_MS),
         disk_free_bytes=settings.disk_free_bytes,
     )
@@ -167,11 +166,10 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
         payload_bytes=None if settings.payload_mb is None else int(settings.payload_mb * MB),
     )
 
-    @lru_cache
-    def connected(more_s: int) -> Client:
+    def connect_to(more_s: int) -> Client:
         return connect(settings.redis_url, settings.redis_timeout_ms / 1000 + more_s, decode_responses=False)
 
-    return Registry(connected(0), journal.machine, journal.clock, options, connected)
+    return Registry(connect_to, journal.machine, journal.clock, options)
 
 
 def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: bool = False) -> Files:
@@ -211,7 +209,3 @@ def make_data_dir(settings: Settings) -> None:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"DATA_DIR must be a writable folder; {error}") from error
-
-
-def make_router(settings: Settings, config: Config) -> Router:
-    return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from deduplication.email import Email
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.spool import LARGE_BYTES, Content, chunks_of, read_all
 from deduplication.values import frozen
 from orchestrator.config.settings import DAY_MS, MB, Settings
-from orchestrator.item import Item
+from orchestrator.item import described
 from orchestrator.metrics.meter import FILES, Meter
 from orchestrator.sessions import known_key, shared_key
 
@@ -83,14 +84,6 @@ class Folder:
             raise
 
 
-@frozen
-class Found:
-    """What a link leads to: contents, a file, or (a text) an address of S3."""
-
-    sha256: str
-    source: bytes | Path | str
-
-
 class Files:
     """``bucket``: in place of the folder. Raises StoreUnavailable if the journal cannot be read or written."""
 
@@ -108,19 +101,19 @@ class Files:
 
     # An email on its way
 
-    def link(self, item: Item, entry: str, domain: str) -> dict[str, Any]:
+    def link(self, email: Email, entry: str, domain: str) -> dict[str, Any]:
         """The parts of its payload that have links, once everything they lead to is safe. What cannot be stored is
         ``missing``, which says why; the email does not wait for it."""
-        attachments = [dict(each) for each in item.payload(())["attachments"]]
-        linked = [(part, data) for part, data in zip(attachments, item.contents, strict=True) if data is not None]
+        attachments = [described(each) for each in email.attachments]
+        files = zip(attachments, email.attachments, strict=True)
+        linked = [(part, file.data) for part, file in files if file.data is not None]
         raw: dict[str, Any] = {"name": RAW_NAME}
-        if item.original is not None:
-            digest, raw["size_bytes"] = hashlib.sha256(), 0
-            for chunk in chunks_of(item.original):
+        if email.original is not None:
+            digest = hashlib.sha256()
+            for chunk in chunks_of(email.original):
                 digest.update(chunk)
-                raw["size_bytes"] += len(chunk)
-            raw["sha256"] = digest.hexdigest()
-            linked.append((raw, item.original))
+            raw |= {"size_bytes": len(email.original), "sha256": digest.hexdigest()}
+            linked.append((raw, email.original))
         until_ms = self._journal.clock.now_ms() + self._kept_ms
         kept: dict[str, tuple[str | None, str | None]] = {}  # by SHA-256: its key, or why it is missing
         try:
@@ -203,8 +196,11 @@ class Files:
         token = base64.urlsafe_b64encode(_LINK.pack(*parts, _proof(signing_key, parts, shown))).decode().rstrip("=")
         return f"{self._address}/{PATH}/{token}/{quote(shown, safe='')}"
 
-    def find(self, token: str, name: str) -> Found:
-        """Raises Invalid, FileNotFoundError if it has expired or was deleted, and OSError while S3 does not answer."""
+    def find(self, token: str, name: str) -> tuple[str, bytes | Path | str]:
+        """What a link leads to: its SHA-256, and the contents, a file, or (a text) an address of S3.
+
+        Raises Invalid, FileNotFoundError if it has expired or was deleted, and OSError while S3 does not answer.
+        """
         try:
             given = base64.b64decode(f"{token}{'=' * (-len(token) % 4)}".encode(), altchars=b"-_", validate=True)
             *parts, proof = _LINK.unpack(given)
@@ -221,8 +217,8 @@ class Files:
             raise FileNotFoundError(key)
         content, path = rows[0][0] if rows else None, self._folder.at(key)
         if content is None and self._bucket and not path.exists():
-            return Found(key[:64], self._bucket.url(machine, key, disposition(name)))
-        return Found(key[:64], path if content is None else content)
+            return key[:64], self._bucket.url(machine, key, disposition(name))
+        return key[:64], path if content is None else content
 
     # Behind the requests
 

@@ -13,7 +13,6 @@ from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from deduplication.reservations import compute_post_key, post_name
-from deduplication.spool import Content
 from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
 from orchestrator.config.model import AUTHENTICATION, HEADER, SIZE
@@ -26,32 +25,30 @@ MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they
 
 @frozen
 class Item:
-    """``key`` is the same in every notation of the item: webhook ids are made of it. If it is not ``is_recognisable``,
-    other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
+    """``of``: what was received. ``key`` is the same in every notation of it: webhook ids are made of it. If it is not
+    ``is_recognisable``, other items may have that key too. ``proof``: its provider's proof of origin, which may prove
+    no other item.
 
-    ``media`` are links known to be media, ``links`` those that may be. ``values`` reads what routes may ask about,
-    with all its values, ``folded`` has those that were read without case and accents: that takes time for a long body.
+    ``media`` are links known to be media; other links may be. ``values`` reads what routes may ask about, with all its
+    values, ``folded`` has those that were read without case and accents: that takes time for a long body.
     ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
     delivered to; without ``tells_recipients``, Router.split reads them from its headers. ``payload`` makes what
     webhooks say of it, as delivered to some addresses: only when it is sent or stored, since a repeat never is.
-    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link;
-    then it ``has_files``.
+    It ``has_files`` if its attachments, or the raw email, are wanted by link.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
+    of: Email | Message
     id: str
     key: str
     provider: str
     own_names: tuple[Name, ...]
     fingerprint: str
-    text: str
-    links: tuple[str, ...]
     values: Callable[[str], tuple[str, ...]]
     payload: Callable[[Sequence[str]], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
-    source: str = ""
     folded_subject: str = ""
     folded: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
     is_message: bool = False
@@ -63,10 +60,7 @@ class Item:
     proof: str = ""
     traceparent: str = ""
     thread: str = ""
-    is_date_unreadable: bool = False
     has_files: bool = False
-    contents: tuple[Content | None, ...] = field(default=(), repr=False)
-    original: Content | None = field(default=None, repr=False)
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
@@ -108,6 +102,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     folded_subject = normalize_no_accents_lower_trim(email.clean_subject)
     fingerprint = str(compute_fingerprint(email))
     return Item(
+        email,
         id=ids[0],
         key=ids[-1] if email.date_utc else f"{names[-1].value}|{fingerprint}",  # the canonical id, or the post key
         provider=email.provider,
@@ -115,16 +110,11 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         fingerprint=fingerprint,
         # Not by its names alone if it has no date, event id or Message-ID; then by its text, if that was sent.
         is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
-        text=email.text,
-        links=email.links,
         values=partial(email_field, email),
-        payload=lambda recipients: _payload(email, ids[0], recipients),
+        payload=partial(_payload, email, ids[0]),
         has_files=email.original is not None or any(each.data is not None for each in email.attachments),
-        contents=tuple(each.data for each in email.attachments),
-        original=email.original,
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
-        is_date_unreadable=bool(email.date) and email.date_utc is None,
         folded_subject=folded_subject,
         folded={"subject": (folded_subject,)},
         recipients=email.recipients,
@@ -147,7 +137,7 @@ def _payload(email: Email, email_id: str, delivered_to: Sequence[str]) -> dict[s
         "plain": email.plain if email.read_html else "",
         "body_preview": email.text[:BODY_PREVIEW_CHARS],
         "links": list(email.links),
-        "attachments": [_described(attachment) for attachment in email.attachments],
+        "attachments": [described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
         "provider": email.provider,
         "envelope_recipient": next(iter(delivered_to), None) if email.tells_recipients and email.recipients else None,
@@ -164,42 +154,34 @@ def message_item(message: Message) -> Item:
         "provider": (MESSAGE,),
         "source": (message.source,),
     }
+    names = ("source", "id", "title", "text", "date", "url", "permalink")
     return Item(
+        message,
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
         provider=MESSAGE,
         own_names=(post_name(message.key),),
         fingerprint=str(message.fingerprint),
-        text=message.text,
-        links=message.links,
         media=message.media,
         values=lambda name: fields.get(name, ()),
         payload=lambda _: {
             "message_key": message.key,
-            "source": message.source,
-            "id": message.id,
-            "title": message.title,
-            "text": message.text,
-            "date": message.date,
-            "url": message.url,
-            "permalink": message.permalink,
+            **{name: getattr(message, name) for name in names},
             "media": list(message.media),
             "links": list(message.links),
         },
         moment=message.moment,
-        is_date_unreadable=bool(message.date) and message.moment is None,
-        source=message.source,
         is_message=True,
         is_named_by_words=message.key == compute_post_key({"title": message.title, "created_utc": message.created_utc}),
         destinations=message.destinations,
     )
 
 
-def _described(attachment: Attachment) -> dict[str, Any]:
+def described(attachment: Attachment) -> dict[str, Any]:
+    """As webhooks describe it."""
     names = ("name", "content_type", "size_bytes", "sha256", "content")
-    described = {name: value for name in names if (value := getattr(attachment, name)) is not None}
     return {
-        **described,
+        **{name: value for name in names if (value := getattr(attachment, name)) is not None},
         "size": attachment.size_bytes,
         "content_id": attachment.content_id or None,
         "inline": attachment.inline,

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import structs
 
 from deduplication.content import content_name
+from deduplication.email import Email
 from deduplication.errors import NoRoom, StoreUnavailable, try_to
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
@@ -178,7 +179,7 @@ class Pipeline:
         for delivery in outcome.deliveries:
             if delivery.status is DeliveryStatus.SKIPPED:
                 count((1, DELIVERIES, delivery.destination, delivery.status))
-        if item.is_date_unreadable:
+        if item.of.date and not item.moment:
             outcome = replace(outcome, warnings=(UNREADABLE_DATE,))
         return outcome
 
@@ -196,7 +197,7 @@ class Pipeline:
         wanted = []
         for name in route.destinations:
             window_ms = route.content_window_ms(self.sender.destinations[name].config, item)
-            words = content_name(name, item.text, window_ms) if window_ms else None
+            words = content_name(name, item.of.text, window_ms) if window_ms else None
             wanted.append(Wanted(name, webhook_id(name, key), words))
         subject, sender = (next(iter(item.values(name)), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
@@ -232,7 +233,7 @@ class Pipeline:
         its retry after our restart is older than our start (29)."""
         if case.route.dropped_by:
             rule = Status.SKIPPED_ROUTE, f"dropped by route {case.route.dropped_by}"
-        elif self.guard.is_new_message(case.item.moment, case.item.source):
+        elif self.guard.is_new_message(case.item.moment, next(iter(case.item.values("source")), "")):
             return None
         else:
             rule = Status.SKIPPED_OLD, "older than the service"
@@ -298,9 +299,11 @@ class Pipeline:
 
     def _with_links(self, case: Case, entry_id: str) -> Case:
         """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
-        sender = next(iter(case.item.values("sender")), "")
-        domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
-        return replace(case, links=self.files.link(case.item, entry_id, domain)) if self.files else case
+        email = case.item.of
+        if self.files is None or not isinstance(email, Email):
+            return case
+        domain = scope_of(email.sender_email, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
+        return replace(case, links=self.files.link(email, entry_id, domain))
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""
@@ -377,7 +380,7 @@ def shared_names(
     mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
     links, identity = tuple[str, ...](), {**IDENTITY_PARAMETERS, **config.media.identity}
     if mode is not MediaMode.OFF:
-        links = (*item.media, *delivery_links(item.links, mode, config.media.hosts, identity))[:MOST_MEDIA]
+        links = (*item.media, *delivery_links(item.of.links, mode, config.media.hosts, identity))[:MOST_MEDIA]
     if not (group or links) or not (sender or is_older or item.is_message):  # without a sender, the scope is unknown
         return group, ()
     scope = "" if item.is_message else scope_of(sender, settings.group_scope, hides_domain=settings.privacy == "strict")

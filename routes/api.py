@@ -177,11 +177,11 @@ FILE_NOTES = {
 def read_file(token: str, name: str) -> Response:
     """The link is the only proof that is needed. A browser saves the file, whatever it is."""
     try:
-        found = service.files.find(token, name)
-        if isinstance(found.source, str):
-            return redirect(found.source)
-        source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
-        answer = send_file(source, "application/octet-stream", conditional=True, etag=found.sha256, max_age=0)
+        sha256, found = service.files.find(token, name)
+        if isinstance(found, str):
+            return redirect(found)
+        source = io.BytesIO(found) if isinstance(found, bytes) else found
+        answer = send_file(source, "application/octet-stream", conditional=True, etag=sha256, max_age=0)
     except Invalid:
         return failed(404, "invalid", "not a link of this service")
     except FileNotFoundError:

@@ -24,10 +24,10 @@ from routes.commands.stats import stats
 from routes.payload import InvalidPayload
 from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, missing_setting, open_providers
-from routes.providers.samples import SampleUnavailable, curl_line, sample
+from routes.providers.samples import curl_line, sample_letter
 
 # Errors that a person can correct: reported in one line, without a traceback.
-EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidAction, InvalidPayload, SampleUnavailable, Unreadable)
+EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidAction, InvalidPayload, Unreadable)
 
 
 class Mailonce(click.Group):
@@ -90,7 +90,10 @@ def signed_sample(provider: str, url: str | None) -> None:
     if provider not in opened:
         known = f"; {missing_setting(provider)}" if provider in TYPES else ""
         raise click.ClickException(f"PROVIDER must be one of {', '.join(sorted(opened))}{known}")
-    click.echo(curl_line(sample(opened[provider], datetime.now(UTC)), url or settings.address))
+    if opened[provider].no_sample:
+        raise click.ClickException(opened[provider].no_sample)
+    now = datetime.now(UTC)
+    click.echo(curl_line(opened[provider].sample(sample_letter(now), now), url or settings.address))
 
 
 @main.command("new-secret")

@@ -129,20 +129,18 @@ def read(model: type[Model], given: Any, what: str = "query") -> Model:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise _in_words(model, error, what) from error
-
-
-def _in_words(model: type[BaseModel], error: ValidationError, what: str) -> InvalidPayload:
-    first = error.errors(include_url=False)[0]
-    field = str(first["loc"][0]) if first["loc"] else ""
-    match first["type"]:
-        case "model_type":
-            return InvalidPayload(f"the {what} must be a JSON object, got {type(first['input']).__name__}")
-        case "extra_forbidden":
-            return InvalidPayload(f"the {what} accepts {', '.join(model.model_fields) or 'no fields'}", field=field)
-        case "value_error":  # one of a model, not of a field, begins with the name of the field
-            text = first["msg"].removeprefix("Value error, ")
-            return InvalidPayload(f"{field} {text}" if field else text, field=field or text.partition(" ")[0])
-        case "missing":
-            return InvalidPayload(f"{field} is required: {model.model_fields[field].description}", field=field)
-    return InvalidPayload(f"{field} {first['msg'].replace('Input should be', 'must be')}", field=field)
+        first = error.errors(include_url=False)[0]
+        field = str(first["loc"][0]) if first["loc"] else ""
+        match first["type"]:
+            case "model_type":
+                text = f"the {what} must be a JSON object, got {type(first['input']).__name__}"
+            case "extra_forbidden":
+                text = f"the {what} accepts {', '.join(model.model_fields) or 'no fields'}"
+            case "value_error":  # one of a model, not of a field, begins with the name of the field
+                text = f"{field} {first['msg'].removeprefix('Value error, ')}".lstrip()
+                field = field or text.partition(" ")[0]
+            case "missing":
+                text = f"{field} is required: {model.model_fields[field].description}"
+            case _:
+                text = f"{field} {first['msg'].replace('Input should be', 'must be')}"
+        raise InvalidPayload(text, field=field) from error

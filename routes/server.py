@@ -145,7 +145,8 @@ class Server(BaseApplication):
     def load_config(self) -> None:
         for name, value in gunicorn_options(self._settings).items():
             self.cfg.set(name, value)
-        self.cfg.set("when_ready", self._when_ready)
+        if self._settings.log_format == "text":  # with LOG_FORMAT=json nothing else is printed to any stream
+            self.cfg.set("when_ready", lambda _server: print(_welcome(self._settings, self._config), flush=True))
 
     def load(self) -> Any:
         """In each worker."""
@@ -162,10 +163,6 @@ class Server(BaseApplication):
             # /health is public, and the error may contain values of the file.
             self._refused = [f"{REFUSED_RELOAD} (at {datetime.now(UTC).isoformat(timespec='seconds')})"]
         super().reload()
-
-    def _when_ready(self, _server: Arbiter) -> None:
-        if self._settings.log_format == "text":  # with LOG_FORMAT=json nothing else is printed to any stream
-            print(_welcome(self._settings, self._config), flush=True)
 
 
 def _welcome(settings: Settings, config: Config) -> str:

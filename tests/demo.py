@@ -29,7 +29,7 @@ from orchestrator.delivery.fetching import fetch
 from routes.app import create_app
 from routes.providers.base import Surroundings
 from routes.providers.registry import open_providers
-from routes.providers.samples import curl_line, sample
+from routes.providers.samples import curl_line, sample_letter
 from tests.bench.figures import aligned
 from tests.support.curl import read_curl
 from tests.support.server import ADMIN, ADMIN_TOKEN, Server
@@ -135,7 +135,8 @@ def play(steps: Sequence[Step]) -> list[Result]:
         def send(step: Step) -> TestResponse:
             if not step.provider:
                 return client.post("/api/ingress/gmail", json=step.email, headers={"Authorization": f"Bearer {TOKEN}"})
-            request = read_curl(curl_line(sample(providers[step.provider], step.now), ADDRESS))
+            sample = providers[step.provider].sample(sample_letter(step.now), step.now)
+            request = read_curl(curl_line(sample, ADDRESS))
             return client.post(request.url.removeprefix(ADDRESS), data=request.body, headers=request.headers)
 
         def play_one(step: Step) -> Result:

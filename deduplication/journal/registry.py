@@ -249,23 +249,19 @@ class RegistryOptions(Struct, frozen=True):
 
 
 class Registry:
-    """``client`` never retries and does not decode. Raises StoreUnavailable or StoreMisconfigured.
+    """``connect`` makes a client that never retries, does not decode, and waits that many seconds longer, for large
+    payloads (rule 19). It is first called with the first question, as connecting to a Cluster fails if that is down.
+    Raises StoreUnavailable or StoreMisconfigured.
 
     With a ``state``, which its coordinator sets, it asks only while Redis is up, and raises what that says in place of
     NoAnswer (rule 8). Only a probe always asks.
     """
 
     def __init__(
-        self,
-        client: redis.Redis,
-        machine: str,
-        clock: Clock,
-        options: RegistryOptions,
-        slower: Callable[[int], redis.Redis] | None = None,
+        self, connect: Callable[[int], redis.Redis], machine: str, clock: Clock, options: RegistryOptions
     ) -> None:
-        """``slower``: a client that waits so many seconds longer, for large payloads (rule 19)."""
-        self._client = client
-        self._slower = slower
+        self._connect = connect
+        self._clients: dict[int, redis.Redis] = {}
         self._machine = machine
         self._clock = clock
         self.options = options
@@ -278,7 +274,13 @@ class Registry:
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
 
     def close(self) -> None:
-        self._client.close()
+        for client in tuple(self._clients.values()):
+            client.close()
+
+    def _client(self, more_s: int = 0) -> redis.Redis:
+        if more_s not in self._clients:
+            self._clients[more_s] = self._connect(more_s)
+        return self._clients[more_s]
 
     # Names
 
@@ -715,10 +717,9 @@ class Registry:
         if self.state and not always:
             self.state.check()
         calls = [commit.arguments(self._prefix, self._head) for commit in commits]
-        client, size = self._client, max(len(packed) for _, packed in calls)
-        if size >> 20 and self._slower:  # 1 MB/s or more
-            client = self._slower(1 << (size >> 20).bit_length())
+        size_mb = max(len(packed) for _, packed in calls) >> 20
         try:
+            client = self._client(1 << size_mb.bit_length() if size_mb else 0)  # 1 MB/s or more
             found = exchange(client, [("EVALSHA", self._script_id, len(keys), *keys, packed) for keys, packed in calls])
             for place, (keys, packed) in enumerate(calls):
                 if isinstance(found[place], redis.exceptions.NoScriptError):
@@ -739,7 +740,7 @@ class Registry:
         if self.state and not always:
             self.state.check()
         try:
-            return question(self._client, self._prefix)
+            return question(self._client(), self._prefix)
         except REDIS_ERRORS as error:
             raise self._error_of(error, always) from error
 

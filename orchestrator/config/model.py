@@ -75,7 +75,6 @@ def _check_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 _bool_as_text = BeforeValidator(lambda value: str(value).lower() if isinstance(value, bool) else value)
-_Word = Annotated[str | None, _bool_as_text]
 _Whole = Annotated[int, _bool_as_text]  # pydantic would read true as 1
 _Number = Annotated[float, _bool_as_text]
 _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
@@ -135,7 +134,7 @@ class Condition(_Model):
 
     field: _Tested = Field(description=f"{listed(TESTED)}, or {HEADER} and a header's name")
     """The field that is tested: `recipient` is whom it was delivered to, `to` and `cc` are addresses of its headers."""
-    equals: _Word = Field(default=None, description="text")
+    equals: Annotated[str | None, _bool_as_text] = Field(default=None, description="text")
     """The field is this text, or empty for `""`; `true` or `false` for `has_attachments`."""
     contains: str | None = Field(default=None, description="text")
     """The field contains this text."""

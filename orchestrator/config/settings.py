@@ -90,7 +90,6 @@ Secret = Annotated[str, AfterValidator(check_secret)]
 _Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_split)]
 _Tokens = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(check_tokens)]
 _Networks = Annotated[tuple[IPvAnyNetwork, ...], BeforeValidator(_split)]
-_RedisUrl = Annotated[str, passes(parse_address)]
 WebAddress = Annotated[str, passes(check_web_address)]
 _no_slash_at_end = AfterValidator(lambda text: text.rstrip("/"))
 _PublicUrl = Annotated[WebAddress, Field(pattern=r"\A[^?#@ ]*\z"), _no_slash_at_end]
@@ -107,7 +106,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, validate_default=True)
 
-    redis_url: _RedisUrl = Field("", repr=False, description=_REDIS)
+    redis_url: Annotated[str, passes(parse_address)] = Field("", repr=False, description=_REDIS)
     """The Redis that all machines share; without it, each machine decides by its own journal in DATA_DIR."""
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="milliseconds")
     """How long to wait for Redis; after that, the provider is asked to retry."""
@@ -237,10 +236,6 @@ class Settings(BaseModel):
     @cached_property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
-
-    @property
-    def dead_letter_ms(self) -> int:
-        return int(self.dead_letter_days * DAY_MS)
 
     @property
     def decision_ms(self) -> int:

@@ -191,17 +191,13 @@ class Guard:
         """No machine has delivered anything there since its first failure."""
         return destination in self._failing
 
-    def is_probe_due(self, destination: str) -> bool:
-        """It is failing, and nothing was sent there for a pause."""
-        with self._journal.reading() as step:
-            return self.read_breaker(step, destination)[1] <= 0
-
     def breaker(self, destination: str) -> BreakerState:
         with self._journal.reading() as step:
             return self.read_breaker(step, destination)[0]
 
     def read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
-        """The state of its circuit breaker, and how much is left of the pause after a failure."""
+        """The state of its circuit breaker, and how much is left of the pause after a failure. If nothing is left, no
+        attempt was made for a pause, and a probe is due."""
         config = self._configs[destination]
         rows = step.query("SELECT failures, failed_ms FROM breakers WHERE destination = ?", (destination,))
         if not rows:

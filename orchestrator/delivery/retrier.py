@@ -111,10 +111,13 @@ class Retrier:
         blocker = self._sender.guard.lasting_blocker(destination)
         if blocker is Blocker.NO_DESTINATION:
             return MOST_AT_ONCE  # they are settled without a POST
-        breaker = "open" if blocker else self._sender.guard.breaker(destination)
+        if blocker:
+            return 0
+        with self._coordinator.journal.reading() as step:
+            breaker, left_s = self._sender.guard.read_breaker(step, destination)
         if breaker == "open":
             return 0
-        if self._sender.guard.is_probe_due(destination):
+        if left_s <= 0:
             self._choose_probe(destination)
         return 1 if breaker == "half-open" else self._batches.get(destination, 1)
 

@@ -16,7 +16,7 @@ from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.values import frozen
 from orchestrator.delivery.guard import ANSWERED_GONE, BY_410, Blocker, Guard
-from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
+from orchestrator.delivery.webhook import GONE, Destination, Payload, PostResult, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Sender:
             counts = not (delivery.tries or attempts or is_extra)
             attempt, result = self._post(name, webhook, ends_at, entry=entry.id, counts=counts)
             attempts.append(attempt)
-            is_answer = isinstance(result, Receipt) or result.is_about_this_webhook or result.retry_after_s
+            is_answer = not result.error or result.is_about_this_webhook or result.retry_after_s
             if ends_at is None or is_answer or len(attempts) >= at_once:
                 break
             if ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
@@ -185,35 +185,30 @@ class Sender:
 
     def _post(
         self, name: str, webhook: Webhook, ends_at: float | None, *, entry: str, counts: bool
-    ) -> tuple[Attempt, Receipt | DeliveryFailed]:
+    ) -> tuple[Attempt, PostResult]:
         """One POST, logged in one line."""
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
-        result: Receipt | DeliveryFailed
-        try:
-            result = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
-        except DeliveryFailed as failure:
-            result = failure
+        result = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
-        error = str(result) if isinstance(result, DeliveryFailed) else None
         values = {
             "entry": entry,
             "destination": name,
             "webhook_id": webhook.webhook_id,
             "ms": int(took_s * 1000),
             "status_code": result.status_code,
-            **({"error": error} if error else {}),
+            **({"error": result.error} if result.error else {}),
         }
-        level, outcome = (logging.WARNING, "failed: %(error)s") if error else (logging.INFO, "delivered")
+        level, outcome = (logging.WARNING, "failed: %(error)s") if result.error else (logging.INFO, "delivered")
         log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
-        if isinstance(result, Receipt) or result.is_about_this_webhook:  # the destination works
+        if not result.error or result.is_about_this_webhook:  # the destination works
             self.guard.succeeded(name)
         else:
             self.guard.failed(name, counts=counts)
         if result.status_code == GONE:  # nothing more is sent there until an operator resumes it
             pause = partial(self.guard.set_paused, name, True, reason=ANSWERED_GONE, by=BY_410)
             try_to(pause, f"destination {name}")
-        return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
+        return Attempt(at_ms, int(took_s * 1000), result.status_code, result.error), result
 
 
 # What follows: pure functions of Delivery
@@ -239,25 +234,23 @@ def delay_ms(tries: int, retry_after_s: int | None, jitter: Callable[[], float] 
     return int(wanted_s * 1000 * (1 + JITTER * jitter()))
 
 
-def after(
-    delivery: Delivery, attempts: list[Attempt], result: Receipt | DeliveryFailed, patience: Patience, now_ms: int
-) -> Delivery:
+def after(delivery: Delivery, attempts: list[Attempt], result: PostResult, patience: Patience, now_ms: int) -> Delivery:
     """The delivery after these POSTs, the last of which had this result: delivered, dead, or waiting for the next."""
-    is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
+    is_extra = patience.is_extra and bool(result.error)
     tries = delivery.tries + (0 if is_extra else len(attempts))
     kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
     tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
-    if isinstance(result, Receipt):
+    if not result.error:
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
     is_last = tries >= patience.max_attempts and not is_extra
     if (is_last or is_too_old) and result.status_code != GONE:  # 410 pauses the destination instead
         why = f"tried {tries} time{'s' * (tries > 1)}" if is_last else TOO_OLD
-        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result}; {why}")
+        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result.error}; {why}")
     next_try_ms = now_ms + delay_ms(max(tries, 1), result.retry_after_s)
     if is_extra and (delivery.next_try_ms or 0) > now_ms and not result.retry_after_s:
         next_try_ms = delivery.next_try_ms or 0
-    return tried(status=DeliveryStatus.WAITING, reason=str(result), next_try_ms=next_try_ms)
+    return tried(status=DeliveryStatus.WAITING, reason=result.error, next_try_ms=next_try_ms)
 
 
 def put_off(delivery: Delivery, reason: str, until_ms: int) -> Delivery:

@@ -24,7 +24,7 @@ SEED_BYTES = 32
 
 def check_secret(text: str) -> str:
     """The secret unchanged, with or without its prefix. Raises ValueError if it is invalid."""
-    _sign_with(text)
+    sign_with(text)
     return text
 
 
@@ -46,12 +46,13 @@ def signature_headers(secrets: Sequence[str], webhook_id: str, moment: datetime,
     old one or the new one."""
     timestamp = int(moment.timestamp())
     message = f"{webhook_id}.{timestamp}.{body}".encode()
-    signatures = [_sign_with(secret)(message) for secret in secrets]
+    signatures = [sign_with(secret)(message) for secret in secrets]
     return {"webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
 
 
 @lru_cache
-def _sign_with(secret: str) -> Callable[[bytes], str]:
+def sign_with(secret: str) -> Callable[[bytes], str]:
+    """Makes the signature of a message, with its version. Raises ValueError if the secret is invalid."""
     sign: Callable[[bytes], bytes]
     if secret.startswith(PRIVATE):
         version, sign = "v1a", _private_key(secret).sign

@@ -67,13 +67,15 @@ class EventType(StrEnum):
     TEST = "mailonce.test"
 
 
-class DeliveryFailed(Exception):
-    """The destination did not accept the webhook. It is tried again, whatever the answer was."""
+@frozen
+class PostResult:
+    """``error``: why the destination did not accept the webhook, which is then tried again, whatever the answer was;
+    None if it did. ``receiver_id`` is its own id for it, if its answer has one."""
 
-    def __init__(self, reason: str, *, status_code: int | None = None, retry_after_s: int | None = None) -> None:
-        super().__init__(reason)
-        self.status_code = status_code
-        self.retry_after_s = retry_after_s
+    status_code: int | None = None
+    error: str | None = None
+    retry_after_s: int | None = None
+    receiver_id: str | None = None
 
     @property
     def is_about_this_webhook(self) -> bool:
@@ -93,14 +95,6 @@ class Webhook:
     traceparent: str = ""
 
 
-@frozen
-class Receipt:
-    """The destination accepted it. ``receiver_id`` is its own id for it, if its answer has one."""
-
-    status_code: int | None = None
-    receiver_id: str | None = None
-
-
 class Destination:
     """POSTs over pooled connections. One call of ``deliver`` is one POST.
 
@@ -117,30 +111,23 @@ class Destination:
         self._headers = HTTPHeaderDict({**self._pools.headers, **make_headers(basic_auth=user)})
         self._headers.update(config.headers)
 
-    def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        """Returns once the destination has accepted it; raises DeliveryFailed otherwise.
-
-        ``within_s`` is the time left for all of it, if that is less than the destination's own timeouts.
-        """
+    def deliver(self, webhook: Webhook, within_s: float | None = None) -> PostResult:
+        """``within_s`` is the time left for all of it, if that is less than the destination's own timeouts."""
         if self.config.url == LOG_URL:
             return _print(webhook)
         ends_at = math.inf if within_s is None else time.monotonic() + within_s
         format = self._format
-        status, retry_after, body = self._post(webhook, format, ends_at)
-        if status == _UNSUPPORTED_MEDIA_TYPE and format == "json" and self.config.fallback_form:
-            status, retry_after, body = self._post(webhook, "form", ends_at)
-            if status != _UNSUPPORTED_MEDIA_TYPE:
+        result = self._post(webhook, format, ends_at)
+        if result.status_code == _UNSUPPORTED_MEDIA_TYPE and format == "json" and self.config.fallback_form:
+            result = self._post(webhook, "form", ends_at)
+            if result.status_code not in (None, _UNSUPPORTED_MEDIA_TYPE):
                 self._format = "form"
-        if 200 <= status < 300:
-            return Receipt(status, _receiver_id(body))
-        wait_s, remark = _retry_after_s(retry_after), " Gone" if status == GONE else ""
-        raise DeliveryFailed(f"{self._name}: answered {status}{remark}", status_code=status, retry_after_s=wait_s)
+        return result
 
-    def _post(self, webhook: Webhook, format: str, ends_at: float) -> tuple[int, str, bytes]:
-        """The status, the Retry-After and the start of the body."""
+    def _post(self, webhook: Webhook, format: str, ends_at: float) -> PostResult:
         left_s = ends_at - time.monotonic()
         if left_s <= 0:
-            raise DeliveryFailed(f"{self._name}: no time left")
+            return PostResult(error=f"{self._name}: no time left")
         body = _form(webhook.payload) if format == "form" else json.dumps(dict(webhook.payload))
         content = body.encode()
         more_s = len(content) / SLOWEST_BYTES_PER_S if len(content) > LARGE_BYTES else 0.0
@@ -157,26 +144,27 @@ class Destination:
             large = _pieces(content, time.monotonic() + min(left_s, read_s)) if more_s else None
             options = {"body": large or content, "timeout": Timeout(left_s, connect_s, read_s), **UNREAD}
             with self._pools.urlopen("POST", self.config.url, headers=headers, **options) as response:
-                answer = b""
+                status, start = response.status, b""
                 # If the rest of the answer is lost or late, its status has still said whether the webhook was
                 # accepted: sending it again would only make a duplicate.
                 with suppress(errors.HTTPError):
-                    answer = response.read(MAX_ANSWER_BYTES, decode_content=False)
-                return response.status, response.headers.get("Retry-After", ""), answer
+                    start = response.read(MAX_ANSWER_BYTES, decode_content=False)
         except errors.HTTPError as error:
             connect_s, read_s = (round(min(limit_s, left_s), 1) for limit_s in (connect_s, read_s))
-            reason = _reason(error).format(connect_s=connect_s, read_s=read_s)
-            failure = DeliveryFailed(f"{self._name}: {reason}")
-        # Raised out here it has no cause, whose text would show the path: for some receivers that is the secret.
-        raise failure
+            # The text of the error would show the path: for some receivers that is the secret.
+            return PostResult(error=f"{self._name}: {_reason(error).format(connect_s=connect_s, read_s=read_s)}")
+        if 200 <= status < 300:
+            return PostResult(status, receiver_id=_receiver_id(start))
+        refusal = f"{self._name}: answered {status}{' Gone' if status == GONE else ''}"
+        return PostResult(status, refusal, _retry_after_s(response.headers.get("Retry-After", "")))
 
 
-def _print(webhook: Webhook) -> Receipt:
+def _print(webhook: Webhook) -> PostResult:
     """For trying out the service without a receiver."""
     indent = 2 if sys.stdout.isatty() else None  # a log has one line for each
     shown = json.dumps(dict(webhook.payload), indent=indent)
     print(f"webhook {webhook.webhook_id} would be sent: {shown}", flush=True)
-    return Receipt()
+    return PostResult()
 
 
 def _pieces(content: bytes, ends_at: float) -> Iterator[bytes]:

@@ -157,12 +157,10 @@ class Meter:
                 first = max(known_s, _start(now_s - kept_s, step_s))
                 starts += [(step_s, start_s) for start_s in range(first, now_s + step_s, step_s)]
 
-        def get(client: Any, prefix: str) -> list[bytes | None]:
-            keys = [f"{prefix}counts:{machine}:{step_s}:{start_s}" for step_s, start_s in starts]
-            return client.mget(keys)  # type: ignore[no-any-return]
-
+        keys = [f"counts:{machine}:{step_s}:{start_s}" for step_s, start_s in starts]
+        found = registry.ask(lambda client, prefix: client.mget([f"{prefix}{key}" for key in keys]))
         query = "INSERT OR REPLACE INTO counts SELECT ?, ?, ?, key, value FROM json_each(?)"
-        for start, packed in zip(starts, registry.ask(get), strict=True):
+        for start, packed in zip(starts, found, strict=True):
             if packed:
                 with self._journal.step() as step:  # one at a time: emails wait for the journal's lock meanwhile
                     step.query(query, (*start, machine, zlib.decompress(packed).decode()))

@@ -20,7 +20,7 @@ from deduplication.journal.entry import DeliveryStatus
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from deduplication.values import frozen
 from orchestrator.config.model import AlertCondition, AlertsConfig
-from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, Destination, EventType, Webhook
+from orchestrator.delivery.webhook import TIMESTAMP, Destination, EventType, Webhook
 from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
 from orchestrator.operations.fleet_state import FleetState
 from orchestrator.operations.search import LATE_S
@@ -280,14 +280,12 @@ class Alarms:
                 self._write(key, alarms[key])
         for key, alarm in alarms.items():
             if alarm.sent != alarm.phase and now_ms >= self._next_send_ms:
-                try:
-                    if self._receiver:
-                        self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S)
-                    alarm.sent = alarm.phase
-                    self._write(key, alarm)
-                except DeliveryFailed as error:
+                if self._receiver and (error := self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S).error):
                     log.warning("alarm %s %s: not sent: %s", key, alarm.phase, error)
                     self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
+                    continue
+                alarm.sent = alarm.phase
+                self._write(key, alarm)
 
     def _has_turn(self) -> bool:
         """One machine of the fleet at a time, and each one while Redis is away."""

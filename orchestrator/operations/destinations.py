@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.delivery.webhook import TIMESTAMP, DeliveryFailed, EventType, Webhook
+from orchestrator.delivery.webhook import TIMESTAMP, EventType, Webhook
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 MOST_REASON_CHARACTERS = 200
@@ -63,13 +63,9 @@ def send_test(service: Service, name: str, by: str) -> Attempt:
     head = {"type": EventType.TEST, "timestamp": f"{datetime.now(UTC):{TIMESTAMP}}"}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
     at_ms, started = service.journal.clock.now_ms(), time.monotonic()
-    error = None
-    try:
-        status_code = service.sender.destinations[name].deliver(event, TEST_WITHIN_S).status_code
-    except DeliveryFailed as failure:
-        status_code, error = failure.status_code, str(failure)
-    audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, status_code or error)
-    return Attempt(at_ms, round((time.monotonic() - started) * 1000), status_code, error)
+    result = service.sender.destinations[name].deliver(event, TEST_WITHIN_S)
+    audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, result.status_code or result.error)
+    return Attempt(at_ms, round((time.monotonic() - started) * 1000), result.status_code, result.error)
 
 
 def _check_known(service: Service, name: str) -> None:

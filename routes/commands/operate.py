@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import EnumType
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 from pydantic import BaseModel
@@ -17,10 +17,9 @@ from orchestrator.operations.reset import Erase, Erased, Forgotten, Reset, Scope
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, EmailOutcome
 from orchestrator.operations.times import shown_duration, shown_moment
 from routes.commands.service import json_option, open_service, show, show_page, user_name
-from routes.payload import InvalidPayload, read
+from routes.payload import InvalidPayload, Model, read
 from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany
 
-Model = TypeVar("Model", bound=BaseModel)
 Command = Callable[..., None]
 
 limit_option = click.option(

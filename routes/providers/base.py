@@ -183,9 +183,10 @@ class Provider(ABC, Generic[AnyOptions]):
             if "attachments" not in options.model_fields_set and not surroundings.has_links:
                 wanted, most_mb = "inline", 1
         inline_bytes = int(most_mb * MB) if wanted == "inline" else 0
-        self._files = {"inline_bytes": inline_bytes, "is_linked": wanted == "link"}  # for Email.received
         more = options.trusted_authserv_ids if isinstance(options, HeaderOptions) else ()
         self._trusted = (*self.own_authserv_ids, *more)
+        files: dict[str, Any] = {"inline_bytes": inline_bytes, "is_linked": wanted == "link"}
+        self._common = {**files, "provider": name, "trusted_authserv_ids": self._trusted}  # for Email.received
         self.credentials: tuple[str, ...] = ()
         if isinstance(options, LoginOptions) and options.username:
             logins = (f"{options.username}:{password}".encode() for password in options.password)
@@ -223,13 +224,9 @@ class Provider(ABC, Generic[AnyOptions]):
         event_id = event_id.strip()
         if fields.get("return_path") is None:
             fields.pop("return_path", None)  # then that of the headers counts
-        fields |= {
-            "provider": self.name,
-            "event_id": event_id and f"{self.name}:{event_id}",  # distinct from those of other providers
-            **self._files,
-            "trusted_authserv_ids": self._trusted,
-        }
-        is_kept = self._files["is_linked"] and isinstance(self.options, Options) and self.options.raw
+        fields |= self._common
+        fields["event_id"] = event_id and f"{self.name}:{event_id}"  # distinct from those of other providers
+        is_kept = self._common["is_linked"] and isinstance(self.options, Options) and self.options.raw
         fields["original"] = fields.get("original", raw) if is_kept else None
         if raw is not None:
             return require_email(parse_mime(raw, **fields))

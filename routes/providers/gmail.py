@@ -60,8 +60,7 @@ class Gmail(Provider[Options]):
     own_authserv_ids = ("mx.google.com",)  # Gmail removes such a header of the sender's own
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        more = {**self._files, "trusted_authserv_ids": self._trusted}
-        return [parse(request.json("content"), self.name, **more)]
+        return [parse(request.json("content"), **self._common)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         files = [{**file, "inline": bool(file["content_id"])} for file in letter.attachments(FILE)]

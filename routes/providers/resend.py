@@ -3,9 +3,6 @@
 Resend retries after any answer but 2xx, for 27 hours in all.
 """
 
-import base64
-import hashlib
-import hmac
 import json
 import re
 from datetime import datetime, timedelta
@@ -16,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from deduplication.email import Email
 from deduplication.spool import Content
-from orchestrator.delivery.signing import SHARED, check_secret
+from orchestrator.delivery.signing import SHARED, sign_with
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Handshake, Options, Parsed, Provider, ProviderRequest, Secrets, Surroundings
@@ -33,10 +30,11 @@ _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
 
 def _shared(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises ValueError for a private key too: Resend signs with a secret that both sides know."""
-    for secret in secrets:
-        check_secret(f"{SHARED}{secret.removeprefix(SHARED)}")
-    return secrets
+    """With their prefix. Raises ValueError for a private key too: Resend signs with a secret that both sides know."""
+    shared = tuple(f"{SHARED}{secret.removeprefix(SHARED)}" for secret in secrets)
+    for secret in shared:
+        sign_with(secret)
+    return shared
 
 
 class ResendOptions(Options):
@@ -54,7 +52,6 @@ class Resend(Provider[ResendOptions]):
 
     def __init__(self, name: str, options: ResendOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)
-        self._keys = [base64.b64decode(secret.removeprefix(SHARED)) for secret in options.secret]
         if options.api_key:
             self.no_sample = "with api_key the email is fetched from Resend, which has no sample: send an email"
 
@@ -64,10 +61,13 @@ class Resend(Provider[ResendOptions]):
         names = (f"{prefix}-{name}" for name in ("id", "timestamp", "signature"))
         event_id, timestamp, signatures = (request.headers.get(name, "") for name in names)
         request.require_recent(timestamp, TOLERANCE)
-        expected = [_signature(key, event_id, timestamp, request.read_body()) for key in self._keys]
-        given = [signature for signature in signatures.split() if signature.startswith("v1,")]
-        if not any([equals_any(signature, expected) for signature in given]):
+        expected = self._signatures(event_id, timestamp, request.read_body())
+        if not any([equals_any(signature, expected) for signature in signatures.split()]):
             raise Unauthorized
+
+    def _signatures(self, event_id: str, timestamp: str, body: bytes) -> list[str]:
+        message = f"{event_id}.{timestamp}.".encode() + body
+        return [sign_with(secret)(message) for secret in self.options.secret]
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         event = Document.of(request.json())
@@ -118,11 +118,6 @@ class Resend(Provider[ResendOptions]):
         }
         body = json.dumps({"type": "email.received", "created_at": now.isoformat(), "data": data}).encode()
         event_id, timestamp = f"msg_{letter.event_id}", str(int(now.timestamp()))
-        signature = _signature(self._keys[0], event_id, timestamp, body).decode()
+        signature, *_ = self._signatures(event_id, timestamp, body)
         proof = {"svix-id": event_id, "svix-timestamp": timestamp, "svix-signature": signature}
         return {"Content-Type": "application/json", **proof}, body
-
-
-def _signature(key: bytes, event_id: str, timestamp: str, body: bytes) -> bytes:
-    message = f"{event_id}.{timestamp}.".encode() + body
-    return b"v1," + base64.b64encode(hmac.new(key, message, hashlib.sha256).digest())

@@ -1,7 +1,5 @@
 """A sample email for `mailonce sample`, and helpers to put it into a provider's form."""
 
-from __future__ import annotations
-
 import base64
 import shlex
 import uuid
@@ -11,15 +9,12 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from werkzeug.datastructures import FileStorage
 
 from deduplication.values import frozen
 from routes.providers.fields import FileFields
-
-if TYPE_CHECKING:
-    from routes.providers.registry import AnyProvider
 
 INBOX = "inbox@in.example.com"
 BOUNCES = "bounces@mail.example.org"
@@ -27,10 +22,6 @@ BOUNDARY = "xYzZY"
 URLENCODED = {"Content-Type": "application/x-www-form-urlencoded"}
 
 Rendered = tuple[dict[str, str], bytes]  # headers and body
-
-
-class SampleUnavailable(Exception):
-    """Only the provider itself can make such a request; the message says why."""
 
 
 @frozen
@@ -136,13 +127,6 @@ def sample_letter(now: datetime) -> Letter:
         html=f'<p>Two files, as promised: <a href="https://files.example/lot/{lot}">lot {lot}</a></p>\n',
         enclosures=(Enclosure("lot.txt", "text/plain", b"456\n"),),
     )
-
-
-def sample(provider: AnyProvider, now: datetime) -> SampleRequest:
-    """Raises SampleUnavailable where only the provider has the key, or the email."""
-    if provider.no_sample:
-        raise SampleUnavailable(provider.no_sample)
-    return provider.sample(sample_letter(now), now)
 
 
 def curl_line(request: SampleRequest, base_url: str) -> str:

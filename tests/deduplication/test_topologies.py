@@ -143,6 +143,23 @@ def test_a_cluster_that_is_entirely_down_does_not_answer(cluster: list[RedisServ
     machine.close()
 
 
+def test_a_machine_starts_while_its_cluster_is_down_and_joins_it_later(cluster: list[RedisServer]) -> None:
+    for node in cluster:
+        node.kill()
+    machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
+    machine.tick()
+    assert machine.coordinator.redis.status == "gone"
+    for node in cluster:
+        node.start()
+
+    def is_up() -> bool:
+        machine.tick()
+        return machine.coordinator.redis.status == "up"
+
+    wait_for(is_up)
+    machine.close()
+
+
 def test_after_a_sentinel_failover_the_new_master_learns_what_was_done_meanwhile(start: Start, tmp_path: Path) -> None:
     master = start()
     replica = start("--replicaof", "127.0.0.1", str(master.port))

@@ -456,7 +456,8 @@ def judge(
     }
     wrong = failures + [problem for problem, is_so in problems.items() if is_so]
     late = [f"{what}, at most {limit:g}" for what, (took, limit) in limits.items() if took > limit]
-    facts = {name: found[name] for name in scenario.struck.split()} | world.notes
+    shown = found if wrong else scenario.struck.split()  # a failure is explained by all that logs and journals say
+    facts = {name: found[name] for name in shown} | world.notes
     verdict = "; ".join([*wrong, *late]) or (f"ok, window ({scenario.window})" if doubles else "ok")
     row = (
         f"{scenario.name:<50} {report.sent:>5} {delivered:>5} {lost:>4} {len(doubles):>6} "

@@ -8,7 +8,7 @@ import pytest
 from deduplication import again
 from deduplication.email import Email
 from deduplication.subject_group import GroupScope
-from orchestrator.delivery.webhook import DeliveryFailed
+from orchestrator.delivery.webhook import PostResult
 from orchestrator.item import email_item
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import ON_REDIS, Open
@@ -48,11 +48,11 @@ def test_what_the_destination_does_decides_the_answer(
 @pytest.mark.parametrize(
     "reactions", [[DOWN] * 3, [MISPLACED] * 3, [REFUSES] * 2], ids=["is down", "is misplaced", "refuses it"]
 )
-def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: list[DeliveryFailed]) -> None:
+def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: list[PostResult]) -> None:
     bench = start({"crm": reactions})
     assert bench.status_of() == "queued"
     waiting = bench.delivery()
-    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", len(reactions) - 1, str(reactions[0]))
+    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", len(reactions) - 1, reactions[0].error)
     assert (bench.payload() or {})["subject"], "the payload is stored with it"
     assert bench.deliver_due() == 0, "not before its time"
     bench.let_time_pass(5_500)

@@ -21,7 +21,7 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
+from orchestrator.delivery.webhook import Payload, PostResult, Webhook, unpack
 from orchestrator.item import Item, email_item
 from orchestrator.metrics.meter import Meter
 from orchestrator.pipeline import Outcome, Pipeline
@@ -36,10 +36,10 @@ MAX_ATTEMPTS = 4
 DEFAULTS = {"subject_groups": GroupMode.PATTERNS, "media": MediaMode.LISTED}
 STARTED = datetime(2026, 11, 16, tzinfo=UTC)
 
-DOWN = DeliveryFailed("answered 500", status_code=500)
-MISPLACED = DeliveryFailed("answered 404", status_code=404)
-REFUSES = DeliveryFailed("answered 422", status_code=422)
-Reaction = DeliveryFailed | Exception | Callable[[], object] | None
+DOWN = PostResult(500, "answered 500")
+MISPLACED = PostResult(404, "answered 404")
+REFUSES = PostResult(422, "answered 422")
+Reaction = PostResult | Exception | Callable[[], object] | None
 
 
 class ModuleTime(Time):
@@ -61,7 +61,7 @@ class FakeDestination:
     """Reacts to one webhook after the other as ``reactions`` says, and accepts all after that. Those with a subject in
     ``by_subject`` get the reactions listed there, whatever their order.
 
-    A reaction is an error to raise, None to take it, or something to do in the middle of taking it. With
+    A reaction is a failure, an error to raise, None to take it, or something to do in the middle of taking it. With
     ``max_attempts`` 1, which may be set at any time, the first failure is final: a dead letter.
     """
 
@@ -75,16 +75,18 @@ class FakeDestination:
     def config(self) -> DestinationConfig:
         return limited(max_attempts=self.max_attempts, connect_timeout_s=0.5, read_timeout_s=0.5)
 
-    def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
+    def deliver(self, webhook: Webhook, within_s: float | None = None) -> PostResult:
         self.asked.append(webhook)
         reactions = self.by_subject.get(webhook.payload.get("subject", ""), self.reactions)
         reaction = reactions.pop(0) if reactions else None
         if isinstance(reaction, Exception):
             raise reaction
+        if isinstance(reaction, PostResult):
+            return reaction
         if reaction:
             reaction()
         self.taken.append(webhook)
-        return Receipt(200)
+        return PostResult(200)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
+from orchestrator.delivery.webhook import Destination, Webhook
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -119,10 +119,7 @@ class Sink:
 def deliver(url: str, payload: Mapping[str, Any], *secrets: str, webhook_id: str = "msg_1") -> int:
     """By our own sender, which signs with these; the status of the answer, or 0."""
     config = DestinationConfig.model_construct(url=url, secret=secrets)
-    try:
-        return Destination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
-    except DeliveryFailed as error:
-        return error.status_code or 0
+    return Destination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
 
 
 def _payload(content_type: str, body: bytes) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Machine:
         self.url, self.time, self.host, self.timeout_s = url, time, host or str(self.folder), timeout_s
         self.options = options or RegistryOptions(hold_ms=HOLD_MS)
         self.is_open, self.retention = True, retention
+        self.clients: list[Any] = []
         self.start()
 
     def start(self) -> None:
@@ -73,10 +74,14 @@ class Machine:
         if self.url is None:
             self.coordinator = Coordinator(self.journal)
             return
-        self.client = connect(self.url, self.timeout_s, decode_responses=False)
-        registry = Registry(self.wrap(self.client), self.journal.machine, self.journal.clock, self.options)
+        registry = Registry(self.connect, self.journal.machine, self.journal.clock, self.options)
         self.coordinator = Coordinator(self.journal, registry, is_open=self.is_open)
         self.fleet = Fleet(self.coordinator, block_ms=200)
+
+    def connect(self, more_s: int) -> Any:
+        assert self.url
+        self.clients.append(connect(self.url, self.timeout_s + more_s, decode_responses=False))
+        return self.wrap(self.clients[-1])
 
     def restart(self) -> None:
         """The processes die and start again; nothing is finished."""
@@ -91,8 +96,8 @@ class Machine:
 
     def stop(self) -> None:
         self.journal.close()
-        if self.url:
-            self.client.close()
+        for client in self.clients:
+            client.close()
 
     def close(self) -> None:
         self.stop()
@@ -101,6 +106,11 @@ class Machine:
     @property
     def name(self) -> str:
         return self.journal.machine
+
+    @property
+    def client(self) -> Any:
+        """Its last one, without ``wrap``."""
+        return self.clients[-1]
 
     @property
     def registry(self) -> Registry:

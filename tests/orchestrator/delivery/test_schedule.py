@@ -8,17 +8,15 @@ from msgspec.structs import replace
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
 from orchestrator.delivery import sender
 from orchestrator.delivery.sender import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms
-from orchestrator.delivery.webhook import DeliveryFailed, Receipt
+from orchestrator.delivery.webhook import PostResult
 
 NOW_MS = 1_800_000_000_000
 FRESH = Delivery("crm", "msg_1", status=DeliveryStatus.WAITING)
 POST = Attempt(NOW_MS, 12, 500, "crm: answered 500")
-FAILED = DeliveryFailed("crm: answered 500", status_code=500)
+FAILED = PostResult(error="crm: answered 500", status_code=500)
 
 
-def after(
-    delivery: Delivery, result: Receipt | DeliveryFailed, patience: Patience, now_ms: int, post: Attempt = POST
-) -> Delivery:
+def after(delivery: Delivery, result: PostResult, patience: Patience, now_ms: int, post: Attempt = POST) -> Delivery:
     return sender.after(delivery, [post], result, patience, now_ms)
 
 
@@ -48,15 +46,15 @@ def test_jitter_only_adds_and_retry_after_is_honoured_up_to_an_hour(
 @pytest.mark.parametrize(
     ("failure", "patience", "age_ms", "status", "reason"),
     [
-        (DeliveryFailed("x"), Patience(1, NOW_MS), 0, "dead", "x; tried 1 time"),
-        (DeliveryFailed("x"), Patience(9, NOW_MS), MOST_AGE_MS, "dead", "x; waited 76 h"),
-        (DeliveryFailed("x"), Patience(2, NOW_MS), MOST_AGE_MS - 1, "waiting", "x"),
-        (DeliveryFailed("x", status_code=410), Patience(1, 0), MOST_AGE_MS, "waiting", "x"),
+        (PostResult(error="x"), Patience(1, NOW_MS), 0, "dead", "x; tried 1 time"),
+        (PostResult(error="x"), Patience(9, NOW_MS), MOST_AGE_MS, "dead", "x; waited 76 h"),
+        (PostResult(error="x"), Patience(2, NOW_MS), MOST_AGE_MS - 1, "waiting", "x"),
+        (PostResult(error="x", status_code=410), Patience(1, 0), MOST_AGE_MS, "waiting", "x"),
     ],
     ids=["max_attempts", "76 hours", "patience left", "a 410 is not the fault of the email"],
 )
 def test_it_is_dead_after_its_last_attempt_or_76_hours_and_waits_otherwise(
-    failure: DeliveryFailed, patience: Patience, age_ms: int, status: str, reason: str
+    failure: PostResult, patience: Patience, age_ms: int, status: str, reason: str
 ) -> None:
     now_ms = NOW_MS + age_ms
     tried = after(FRESH, failure, patience, now_ms)
@@ -68,7 +66,7 @@ def test_it_is_dead_after_its_last_attempt_or_76_hours_and_waits_otherwise(
 @given(st.integers(100, 599).filter(lambda code: code not in (*range(200, 300), 410)), st.integers(2, 50))
 def test_no_answer_of_a_destination_makes_a_dead_letter_before_the_last_attempt(code: int, max_attempts: int) -> None:
     """A bad deploy answers 404 or 400 for an hour, and must not kill a day's mail."""
-    delivery, refused = FRESH, DeliveryFailed("x", status_code=code)
+    delivery, refused = FRESH, PostResult(error="x", status_code=code)
     for _ in range(max_attempts - 1):
         delivery = after(delivery, refused, Patience(max_attempts, NOW_MS), NOW_MS)
         assert (delivery.status, delivery.reason) == (DeliveryStatus.WAITING, "x")
@@ -78,7 +76,7 @@ def test_no_answer_of_a_destination_makes_a_dead_letter_before_the_last_attempt(
 
 def test_a_success_is_delivered_with_the_receivers_id() -> None:
     tried = replace(FRESH, tries=3, reason="x", next_try_ms=NOW_MS)
-    done = after(tried, Receipt(200, "r-7"), Patience(9, 0), NOW_MS + 5)
+    done = after(tried, PostResult(200, receiver_id="r-7"), Patience(9, 0), NOW_MS + 5)
     assert (done.status, done.ended_ms, done.receiver_id) == (DeliveryStatus.DELIVERED, NOW_MS + 5, "r-7")
     assert (done.next_try_ms, done.reason, done.tries) == (None, None, 4)
 

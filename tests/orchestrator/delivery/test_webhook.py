@@ -5,7 +5,6 @@ import socket
 import ssl
 import threading
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ import standardwebhooks
 import trustme
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.webhook import MAX_ANSWER_BYTES, DeliveryFailed, Destination, Receipt, Webhook
+from orchestrator.delivery.webhook import MAX_ANSWER_BYTES, Destination, PostResult, Webhook
 from tests.support.proxy import Proxy
 from tests.support.sink import Received, Reply, Sink
 
@@ -37,13 +36,13 @@ def destination(url: str, **options: Any) -> Destination:
     return Destination("crm", config, pool_size=2)
 
 
-def failure_at(url: str, webhook: Webhook = WEBHOOK, within_s: float | None = None, **options: Any) -> DeliveryFailed:
-    with pytest.raises(DeliveryFailed) as failed:
-        destination(url, **options).deliver(webhook, within_s)
-    return failed.value
+def failure_at(url: str, webhook: Webhook = WEBHOOK, within_s: float | None = None, **options: Any) -> PostResult:
+    failed = destination(url, **options).deliver(webhook, within_s)
+    assert failed.error
+    return failed
 
 
-def deliver(reply: Reply, **options: Any) -> Receipt:
+def deliver(reply: Reply, **options: Any) -> PostResult:
     with Sink(reply) as sink:
         try:
             return destination(sink.url, **options).deliver(WEBHOOK)
@@ -51,10 +50,10 @@ def deliver(reply: Reply, **options: Any) -> Receipt:
             assert len(sink.received) == (reply.delay_s == 0), "a POST is never repeated"
 
 
-def failure(reply: Reply, **options: Any) -> DeliveryFailed:
-    with pytest.raises(DeliveryFailed) as failed:
-        deliver(reply, **options)
-    return failed.value
+def failure(reply: Reply, **options: Any) -> PostResult:
+    failed = deliver(reply, **options)
+    assert failed.error
+    return failed
 
 
 def received(payload: dict[str, Any] | None = None, traceparent: str = "", **options: Any) -> Received:
@@ -105,9 +104,9 @@ def closed_port() -> Iterator[socket.socket]:
 
 def test_any_2xx_is_delivered() -> None:
     for status in (200, 201, 202, 204, 299):
-        assert deliver(Reply(status)) == Receipt(status, None)
+        assert deliver(Reply(status)) == PostResult(status)
     chunks = b'5\r\n{"id"\r\n4\r\n: 5}\r\n0\r\n\r\n'
-    assert deliver(Reply(body=chunks, headers={"Transfer-Encoding": "chunked"})) == Receipt(200, "5")
+    assert deliver(Reply(body=chunks, headers={"Transfer-Encoding": "chunked"})) == PostResult(200, receiver_id="5")
 
 
 @pytest.mark.parametrize(
@@ -129,14 +128,14 @@ def test_any_2xx_is_delivered() -> None:
     ],
 )
 def test_the_receivers_own_id_is_kept(body: bytes, receiver_id: str | None) -> None:
-    assert deliver(Reply(201, body=body)) == Receipt(201, receiver_id)
+    assert deliver(Reply(201, body=body)) == PostResult(201, receiver_id=receiver_id)
 
 
 @pytest.mark.parametrize("status", [200, 302])
 def test_a_huge_answer_is_not_read_to_its_end(status: int) -> None:
     with Sink(Reply(status, headers={"Location": "/elsewhere"}, body=TEN_MEGABYTES)) as sink:
-        with suppress(DeliveryFailed):
-            assert destination(sink.url).deliver(WEBHOOK) == Receipt(200, "5")
+        result = destination(sink.url).deliver(WEBHOOK)
+        assert result == PostResult(200, receiver_id="5") or (status == 302 and result.error)
         assert sink.cut_off.wait(30)
 
 
@@ -151,7 +150,7 @@ LOST: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
 def test_the_status_counts_even_if_the_rest_of_the_answer_is_lost(lost: dict[str, Any]) -> None:
     answer = {"body": b'{"id": 5}', "headers": {"Retry-After": "9"}} | lost
-    assert deliver(Reply(200, **answer), read_timeout_s=1) == Receipt(200, None)
+    assert deliver(Reply(200, **answer), read_timeout_s=1) == PostResult(200)
     failed = failure(Reply(503, **answer), read_timeout_s=1)
     assert (failed.status_code, failed.retry_after_s) == (503, 9)
 
@@ -171,7 +170,7 @@ def test_the_status_counts_even_if_the_rest_of_the_answer_is_lost(lost: dict[str
 def test_what_a_status_means(status: int, remark: str, is_about_this_webhook: bool) -> None:
     for location in ("/elsewhere", "http://[nonsense"):
         failed = failure(Reply(status, headers={"Retry-After": "2", "Location": location}))
-        shown = (str(failed), failed.is_about_this_webhook)
+        shown = (failed.error, failed.is_about_this_webhook)
         assert shown == (f"crm: answered {status}{remark}", is_about_this_webhook)
         assert (failed.status_code, failed.retry_after_s) == (status, 2)
 
@@ -214,7 +213,7 @@ def test_retry_after_seconds_or_date(monkeypatch: pytest.MonkeyPatch, retry_afte
 def test_a_receiver_that_does_not_answer(parts: Iterable[bytes], pause_s: float, reason: str) -> None:
     with answering(parts, pause_s) as url:
         failed = failure_at(url, read_timeout_s=0.4)
-    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
+    assert (failed.error, failed.is_about_this_webhook) == (f"crm: {reason}", False)
     assert (failed.status_code, failed.retry_after_s) == (None, None)
 
 
@@ -225,7 +224,7 @@ def test_a_receiver_without_a_trusted_certificate(speaks_tls: bool) -> None:
     with answering([b"HTTP/1.1 400 Bad Request\r\n\r\n"], 0, "https", context if speaks_tls else None) as url:
         failed = failure_at(url)
     reason = "TLS certificate not accepted" if speaks_tls else "TLS connection failed"
-    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
+    assert (failed.error, failed.is_about_this_webhook) == (f"crm: {reason}", False)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +237,7 @@ def test_a_receiver_without_a_trusted_certificate(speaks_tls: bool) -> None:
 )
 def test_an_address_that_cannot_be_reached(url: str, reason: str) -> None:
     failed = failure_at(url)
-    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
+    assert (failed.error, failed.is_about_this_webhook) == (f"crm: {reason}", False)
 
 
 def test_a_receiver_that_accepts_no_connection_or_reads_nothing() -> None:
@@ -248,17 +247,15 @@ def test_a_receiver_that_accepts_no_connection_or_reads_nothing() -> None:
         large = Webhook("msg_7", {"body": "x" * 30_000_000})
         failures.append(failure_at(url_of(server), large, connect_timeout_s=0.2))
     assert [failed.is_about_this_webhook for failed in failures] == [False] * 3
-    assert str(failures[0]) == "crm: no connection within 0.2 s"
-    assert str(failures[1]).startswith("crm: no connection within 0.")
-    assert str(failures[2]) == "crm: not sent in time"
+    assert failures[0].error == "crm: no connection within 0.2 s"
+    assert str(failures[1].error).startswith("crm: no connection within 0.")
+    assert failures[2].error == "crm: not sent in time"
 
 
-def test_not_even_the_traceback_of_a_failure_shows_the_url(closed_port: socket.socket) -> None:
+def test_nothing_of_a_failure_shows_the_url(closed_port: socket.socket) -> None:
     failed = failure_at(url_of(closed_port))
-    assert (str(failed), failed.is_about_this_webhook) == ("crm: connection refused", False)
-    shown = "".join(traceback.format_exception(failed))
-    assert "s3cret" not in shown and "127.0.0.1" not in shown
-    assert failed.__context__ is None
+    assert (failed.error, failed.is_about_this_webhook) == ("crm: connection refused", False)
+    assert "s3cret" not in repr(failed) and "127.0.0.1" not in repr(failed)
 
 
 # The caller's time
@@ -268,20 +265,20 @@ def test_without_time_nothing_is_sent() -> None:
     with Sink() as sink:
         failures = [failure_at(sink.url, within_s=within_s) for within_s in (0, -1.5)]
         assert sink.connections == 0
-    assert {(str(failed), failed.is_about_this_webhook) for failed in failures} == {("crm: no time left", False)}
+    assert {(failed.error, failed.is_about_this_webhook) for failed in failures} == {("crm: no time left", False)}
 
 
 def test_the_callers_time_is_one_for_json_and_form_together() -> None:
     with Sink(Reply(415, delay_s=0.6), Reply(delay_s=0.6)) as sink:
         failed = failure_at(sink.url, within_s=1, fallback_form=True)
-    assert str(failed).startswith("crm: no answer within 0.")
+    assert str(failed.error).startswith("crm: no answer within 0.")
 
 
 def test_an_earlier_short_limit_does_not_shorten_the_next_on_the_same_connection() -> None:
     with Sink(Reply(200), Reply(delay_s=1)) as sink:
         crm = destination(sink.url)
         crm.deliver(WEBHOOK, within_s=0.9)
-        assert crm.deliver(WEBHOOK) == Receipt(200, None)
+        assert crm.deliver(WEBHOOK) == PostResult(200)
         assert sink.connections == 1
 
 
@@ -292,8 +289,7 @@ def test_a_large_webhook_gets_the_time_that_its_size_takes(megabytes: int, withi
         line.bytes_per_s = 2 << 20
         crm = destination(line.url.replace("redis", "http"), connect_timeout_s=0.5, read_timeout_s=0.5)
         if within_s:
-            with pytest.raises(DeliveryFailed, match="not sent in time"):
-                crm.deliver(large, within_s)
+            assert crm.deliver(large, within_s).error == "crm: not sent in time"
             return
         crm.deliver(large)
         assert sink.received[0].payload == large.payload
@@ -379,7 +375,7 @@ def test_after_a_415_a_form_is_sent_in_the_same_call_and_both_are_signed() -> No
     webhook = Webhook("msg_7", {"subject": "\N{PARTY POPPER} é"})
     with Sink(Reply(415), Reply(body=b'{"id": 5}')) as sink:
         config = DestinationConfig(url=sink.url, secret=(SECRET,), fallback_form=True)
-        assert Destination("crm", config, 1).deliver(webhook) == Receipt(200, "5")
+        assert Destination("crm", config, 1).deliver(webhook) == PostResult(200, receiver_id="5")
     for request in sink.received:
         assert (request.payload, request.webhook_id) == (webhook.payload, "msg_7")
         verify(request)
@@ -393,12 +389,11 @@ def test_after_a_415_a_form_is_sent_in_the_same_call_and_both_are_signed() -> No
 def test_the_accepted_format_comes_first(second: int, formats: list[str]) -> None:
     with Sink(Reply(415), Reply(second)) as sink:
         crm = destination(sink.url, fallback_form=True)
-        with pytest.raises(DeliveryFailed) as failed:
-            crm.deliver(WEBHOOK)
+        failed = crm.deliver(WEBHOOK)
         crm.deliver(WEBHOOK)
         crm.deliver(WEBHOOK)
         sent = ["form" if "form" in each.headers["Content-Type"] else "json" for each in sink.received]
-    assert failed.value.status_code == second
+    assert failed.status_code == second
     assert sent == formats
 
 
@@ -414,8 +409,7 @@ def test_a_connection_is_used_again() -> None:
     with Sink(Reply(200), Reply(500), Reply(204), Reply(302, headers={"Location": "/"})) as sink:
         crm = destination(sink.url)
         for _ in range(5):
-            with suppress(DeliveryFailed):
-                crm.deliver(WEBHOOK)
+            crm.deliver(WEBHOOK)
         assert [each.status for each in sink.received] == [200, 500, 204, 302, 200]
         assert sink.connections == 1
 
@@ -426,7 +420,7 @@ def test_a_connection_that_cannot_be_used_again_is_replaced_before_the_next_send
         crm = destination(sink.url)
         crm.deliver(WEBHOOK)
         assert not reply.hangs_up or sink.connection_ended.wait(30)
-        assert crm.deliver(WEBHOOK) == Receipt(200, None)
+        assert crm.deliver(WEBHOOK) == PostResult(200)
         assert (len(sink.received), sink.connections) == (2, 2)
 
 
@@ -434,14 +428,14 @@ def test_a_used_connection_closed_during_a_send_is_left_to_the_caller_to_retry()
     with Sink(Reply(200), Reply(0)) as sink:
         crm = destination(sink.url)
         crm.deliver(WEBHOOK)
-        with pytest.raises(DeliveryFailed, match="connection closed without an answer") as failed:
-            crm.deliver(WEBHOOK)
-        assert not failed.value.is_about_this_webhook
+        failed = crm.deliver(WEBHOOK)
+        assert failed.error == "crm: connection closed without an answer"
+        assert not failed.is_about_this_webhook
         assert (len(sink.received), sink.connections) == (2, 1)
 
 
 def test_the_log_destination_shows_what_it_would_send(capsys: pytest.CaptureFixture[str]) -> None:
-    assert destination("log:").deliver(WEBHOOK, within_s=1) == Receipt()
+    assert destination("log:").deliver(WEBHOOK, within_s=1) == PostResult()
     (line,) = capsys.readouterr().out.splitlines()
     said, _, payload = line.partition(": ")
     assert (said, json.loads(payload)) == ("webhook msg_7 would be sent", WEBHOOK.payload)

@@ -1,14 +1,24 @@
 """mailonce sample <provider>: a request that works, as a line for the shell."""
 
+from datetime import datetime
+from pathlib import Path
+
 import pytest
 
-from routes.providers.samples import SampleUnavailable, curl_line, sample
+from routes.providers.registry import AnyProvider
+from routes.providers.samples import SampleRequest, curl_line, sample_letter
+from tests.routes.conftest import Run
 from tests.routes.providers.conftest import NOW, Ingress, Serve, provider_of
 from tests.routes.providers.everyone import SETTINGS, WITH_SAMPLES
 from tests.routes.providers.test_json_mapping import DESK
 from tests.routes.providers.test_resend import WITH_KEY, WITHOUT_KEY
 from tests.routes.providers.test_sendgrid import KEYS, public
 from tests.support.curl import read_curl
+from tests.support.server import INGRESS_TOKEN
+
+
+def sample(provider: AnyProvider, now: datetime) -> SampleRequest:
+    return provider.sample(sample_letter(now), now)
 
 
 @pytest.mark.parametrize("name", WITH_SAMPLES)
@@ -35,9 +45,17 @@ def test_so_is_a_sample_with_other_settings(serve: Serve, toml: str, name: str) 
         (WITH_KEY, "resend", "fetched from Resend"),
     ],
 )
-def test_what_only_the_provider_can_make_is_refused_with_the_reason(toml: str, name: str, why: str) -> None:
-    with pytest.raises(SampleUnavailable, match=why):
-        sample(provider_of(toml, name), NOW)
+def test_what_only_the_provider_can_make_is_refused_with_the_reason(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toml: str, name: str, why: str
+) -> None:
+    config = tmp_path / "mailonce.toml"
+    config.write_text(f"[destinations.crm]\nurl = 'log:'\n{toml}")
+    monkeypatch.setenv("MAILONCE_CONFIG", str(config))
+    for token in ("INGRESS_TOKEN", "ADMIN_TOKEN"):
+        monkeypatch.setenv(token, INGRESS_TOKEN)
+    refused = run("sample", name)
+    assert refused.exit_code == 1
+    assert why in refused.output
 
 
 def test_each_second_it_is_another_email(serve: Serve) -> None:
