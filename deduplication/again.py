@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import DeliveryStatus, Entry, encode, without_local_fields
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, encode, without_local_fields
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
@@ -44,7 +44,7 @@ def replay(
         entry, payload = step.read(entry_id), step.payload(entry_id)
     delivery = entry.delivery_to(destination) if entry and destination else None
     if registry and entry and delivery and delivery.status is DeliveryStatus.WAITING:
-        is_due = dry_run or make_due(coordinator, entry, delivery.destination, renews=True)
+        is_due = dry_run or make_due(coordinator, entry, delivery, renews=True)
         return None if is_due else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis has payloads of dead letters that other machines stored
         payload = registry.ask(lambda client, prefix: client.get(f"{prefix}payload:{delivery.webhook_id}"))
@@ -142,15 +142,13 @@ def forget(coordinator: Coordinator, names: Mapping[str, Name], *, dry_run: bool
     return {label: busy[label] for label in kept}
 
 
-def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:
+def make_due(coordinator: Coordinator, entry: Entry, delivery: Delivery, *, renews: bool = False) -> bool:
     """Makes a stored delivery the next one to be handed out; ``renews``: Redis counts its attempts from the start.
     False if a process is sending it, or if it is no longer stored."""
-    registry, delivery = coordinator.registry, entry.delivery_to(destination)
-    if delivery is None:
-        return False
+    registry = coordinator.registry
     if registry is None:
         with coordinator.journal.step() as step:
-            return step.make_due(entry.id, destination)
+            return step.make_due(entry.id, delivery.destination)
     renewed = entry.with_delivery(replace(delivery, tries=0, next_try_ms=coordinator.journal.clock.now_ms()))
 
     def compose(commit: Commit) -> bool:
@@ -158,7 +156,7 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
         if is_free and renews:
             commit.write("HSET", f"delivery:{delivery.webhook_id}", "data", encode(without_local_fields(renewed)))
         if is_free:
-            commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
+            commit.write("ZADD", f"due:{delivery.destination}", 0, delivery.webhook_id)
         return is_free
 
     return registry.agree(compose)[0]

@@ -108,13 +108,9 @@ def _unescape_attribute(value: str) -> str:
     return _REFERENCE.sub(lambda match: html5.get(match[1], match[0]) if match[1] else _unescape(match[0]), value)
 
 
-def plain_links(text: str) -> tuple[str, ...]:
-    """The web links in a text, without repetitions, in order, up to MAX_LINKS."""
-    return _first_links(_links_in_text(text))
-
-
-def _links_in_text(text: str) -> Iterable[str]:
-    return map(_trim, _LINK.findall(text)) if "://" in text else ()
+def plain_links(text: str, earlier: Iterable[str] = ()) -> tuple[str, ...]:
+    """The ``earlier`` links and the web links in a text, without repetitions, in order, up to MAX_LINKS."""
+    return _first_links(chain(earlier, map(_trim, _LINK.findall(text)) if "://" in text else ()))
 
 
 def _trim(link: str) -> str:
@@ -165,7 +161,7 @@ class Html:
         targets = () if has_too_many_tags or not _may_have_target(body) else tuple(_target_attributes(body))
         self.is_empty = not (self.text or targets)
         linked = (value for tag, name, value in targets if tag == "a" and name == "href")
-        self.links = _first_links(chain(_first_links(linked), _links_in_text(self.text)))
+        self.links = plain_links(self.text, _first_links(linked))
         self.targets = tuple(
             f"{name}={_digest_data_url(value)}"
             for _, name, value in targets

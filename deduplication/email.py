@@ -75,7 +75,7 @@ class Attachment:
         name = _FORBIDDEN_IN_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
         self.__dict__.update(
             name=re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS],
-            content_type=media_type(well_formed(self.content_type)),
+            content_type=well_formed(self.content_type).partition(";")[0].strip().lower(),
             content_id=well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"),
         )
         if self.data is not None and not self.sha256:
@@ -83,11 +83,10 @@ class Attachment:
 
 
 def _compute_digests(content: Content) -> dict[str, Any]:
-    binary, text, size_bytes, last, pending = hashlib.sha256(), hashlib.sha256(), 0, b"", b""
+    binary, text, last, pending = hashlib.sha256(), hashlib.sha256(), b"", b""
     is_text = b"\0" not in next(chunks_of(content), b"")[:SNIFFED_BYTES]
     for chunk in chunks_of(content):
         binary.update(chunk)
-        size_bytes += len(chunk)
         if is_text:
             lines = (pending + chunk).replace(b"\r\n", b"\n")
             pending = b"\r" if lines.endswith(b"\r") else b""  # the next chunk may begin with LF
@@ -95,9 +94,9 @@ def _compute_digests(content: Content) -> dict[str, Any]:
             last = chunk[-1:]
     if last != b"\n":
         text.update(pending + b"\n")
-    differs = is_text and size_bytes and text.digest() != binary.digest()
+    differs = is_text and content and text.digest() != binary.digest()
     text_sha256 = text.hexdigest() if differs else ""
-    return {"size_bytes": size_bytes, "sha256": binary.hexdigest(), "text_sha256": text_sha256}
+    return {"size_bytes": len(content), "sha256": binary.hexdigest(), "text_sha256": text_sha256}
 
 
 @frozen
@@ -341,10 +340,6 @@ def _list_fields(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
     bracketed, addresses = _BRACKETED.search(list_id), _BRACKETED.findall(unsubscribe)
     fields = {"id": (bracketed[1] if bracketed else list_id) or None, "unsubscribe": addresses or None}
     return fields if any(fields.values()) else None
-
-
-def media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
 
 
 def fitting(pairs: Iterable[tuple[AnyStr, Any]]) -> list[tuple[AnyStr, Any]]:

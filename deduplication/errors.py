@@ -30,13 +30,12 @@ def try_to(work: Callable[[], object], what: str) -> float:
     """Runs background work and logs its errors, so that the thread continues. Returns how many seconds to pause."""
     try:
         work()
+        return 0.0
     except StoreUnavailable as error:
         log.info("%s: will retry: %s", what, error)
         return 0.1
     except DeduplicationError as error:
         log.error("%s: %s", what, error)
-        return 1.0
     except Exception:  # if the thread ended, nobody would do its work until the next start
         log.exception("%s: will retry", what)
-        return 1.0
-    return 0.0
+    return 1.0

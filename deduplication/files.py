@@ -34,11 +34,6 @@ def network_disk(folder: Path) -> str:
     return ""
 
 
-def use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Waits for the lock of this change, as SQLite does not: of processes that create a file at once, some failed."""
-    run_when_unlocked(connection, "PRAGMA journal_mode = WAL", pause_s=0.02)
-
-
 def run_when_unlocked(connection: sqlite3.Connection, statement: str, pause_s: float = 0.0002) -> None:
     """Runs a statement as soon as other processes release their locks. SQLite itself would sleep for milliseconds, ten
     times as long as a step of the journal, and no thread of this process could write meanwhile."""
@@ -53,27 +48,21 @@ def run_when_unlocked(connection: sqlite3.Connection, statement: str, pause_s: f
             time.sleep(pause_s)
 
 
-class FreeSpace:
-    """Whether a minimum of bytes is free in a folder."""
-
-    def __init__(self, folder: Path, min_bytes: int) -> None:
-        self._folder = folder
-        self._min_bytes = min_bytes
-
-    def check(self) -> None:
-        """Raises StoreUnavailable if less is free: the outcome of a POST must fit on the disk."""
-        with suppress(OSError):
-            if self._min_bytes and shutil.disk_usage(self._folder).free < self._min_bytes:
-                raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
+def check_free_space(folder: Path, min_bytes: int) -> None:
+    """Raises StoreUnavailable if less is free: the outcome of a POST must fit on the disk."""
+    with suppress(OSError):
+        if min_bytes and shutil.disk_usage(folder).free < min_bytes:
+            raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
 
 
 @frozen
 class Retention:
-    """How long entries, dead letters and payloads of delivered items are kept, how many bytes of suppressed payloads
-    are kept for each sender domain, and how many bytes must be free on the disk for a claim."""
+    """How long entries and events, dead letters and payloads of delivered items are kept, how many bytes of suppressed
+    payloads for each sender domain and of the stream, and how many bytes must be free on the disk for a claim."""
 
     entry_ms: int = 7 * DAY_MS
     dead_ms: int = 30 * DAY_MS
     delivered_payload_ms: int = 0
     suppressed_bytes: int = 64 << 20
+    stream_bytes: int = 256 << 20
     disk_free_bytes: int = 0

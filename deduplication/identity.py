@@ -9,17 +9,7 @@ from contextlib import suppress
 from deduplication.body import Html
 from deduplication.dates import ASSUMED_UTC
 from deduplication.email import MAX_HEADER_CHARS, Email, address_of, without_brackets
-from deduplication.names import (
-    NOTHING_THERE,
-    UNDATED,
-    WEEK_MS,
-    Fingerprint,
-    Kind,
-    Name,
-    bounded_key,
-    digest,
-    digest_of_all,
-)
+from deduplication.names import UNDATED, WEEK_MS, Fingerprint, Kind, Name, bounded_key, digest, digest_of_all
 from deduplication.text import nfc, well_formed
 
 MAX_LABEL_CHARS = 63
@@ -29,7 +19,7 @@ _SAFE_VALUE = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
 
 
 def compute_email_id(*, subject: str, sender: str, date: str) -> str:
-    """MD5 of ``subject|sender|date`` as received, with only the address of the sender, in lower case."""
+    """MD5 of ``subject|sender|date`` as received, with only the address of the sender, in lower case. For scripts."""
     return _md5_of(subject, address_of(sender) or sender, date)
 
 
@@ -105,7 +95,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
 
 def _digest_html(html: str) -> str:
     if not html:
-        return NOTHING_THERE
+        return digest("")
     read = Html(html)
     return f"{digest(read.text)}+{_digest_links(read.targets)}"
 

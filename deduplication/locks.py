@@ -16,7 +16,7 @@ from typing import Any, Literal
 from deduplication.errors import StoreUnavailable
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import to_json
+from deduplication.journal.entry import encode
 from deduplication.journal.registry import Commit, Registry, View
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.marks import mark_of
@@ -43,21 +43,13 @@ class PublicationLock:
 
     name: Name
     value: str
-    id: str
-    content_id: str
-    platform: str
-    server_id: str
-    owner: str
-    fence: int
-    created: datetime
-    expires: datetime
+    expires_ms: int
 
-
-def _read_lock(name: Name, value: str, expires_ms: int) -> PublicationLock:
-    server_id, owner, created_ms, fence = json.loads(value)
-    created, expires = (datetime.fromtimestamp(time_ms / 1000, UTC) for time_ms in (created_ms, expires_ms))
-    id_ = f"{name.scope}:{name.value}#{fence}"
-    return PublicationLock(name, value, id_, name.value, name.scope, server_id, owner, fence, created, expires)
+    def __post_init__(self) -> None:
+        self.content_id, self.platform = self.name.value, self.name.scope
+        self.server_id, self.owner, created_ms, self.fence = json.loads(self.value)
+        self.id = f"{self.platform}:{self.content_id}#{self.fence}"
+        self.created, self.expires = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (created_ms, self.expires_ms))
 
 
 class PublicationLocks:
@@ -70,15 +62,15 @@ class PublicationLocks:
         """None if another owner holds the lock; the log names that owner's server."""
         owner, now_ms = self._coordinator.new_owner(), self._journal.clock.now_ms()
         name = Name(Kind.LOCK, platform, content_id)
-        unnumbered = f"{to_json([self._server_id, owner, now_ms])[:-1]},{NEW_FENCE}]"
+        unnumbered = f"{encode([self._server_id, owner, now_ms])[:-1]},{NEW_FENCE}]"
         value = self._swap(name, "", unnumbered)
-        return _read_lock(name, value, now_ms + LEASE_MS) if value else None
+        return PublicationLock(name, value, now_ms + LEASE_MS) if value else None
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it has expired or another owner has acquired it."""
         now_ms = self._journal.clock.now_ms()
         value = self._swap(lock.name, lock.value, lock.value)
-        return _read_lock(lock.name, value, now_ms + LEASE_MS) if value else None
+        return PublicationLock(lock.name, value, now_ms + LEASE_MS) if value else None
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
         """False, without a change, if another owner has acquired the lock."""
@@ -121,13 +113,13 @@ class PublicationLocks:
         if registry:
             with suppress(StoreUnavailable):  # without Redis, only the locks of this machine are shown
                 rows = registry.ask(_redis_locks)
-        locks = [_read_lock(Name.from_label(label), value, now_ms + left_ms) for label, value, left_ms in rows]
+        locks = [PublicationLock(Name.from_label(label), value, now_ms + left_ms) for label, value, left_ms in rows]
         for _, entry in entries:
             for delivery in entry.deliveries:
                 if delivery.destination and delivery.lease_until_ms > steady_ms:
-                    value = to_json([delivery.server or entry.about.server, delivery.owner, entry.created_ms, 0])
+                    value = encode([delivery.server or entry.about.server, delivery.owner, entry.created_ms, 0])
                     name = Name(Kind.LOCK, delivery.destination, entry.about.item)
-                    locks.append(_read_lock(name, value, now_ms + delivery.lease_until_ms - steady_ms))
+                    locks.append(PublicationLock(name, value, now_ms + delivery.lease_until_ms - steady_ms))
         return locks
 
     def cleanup_expired_locks(self) -> int:

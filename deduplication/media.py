@@ -82,17 +82,13 @@ def _host_ending(domain: str) -> str:
     return f".{ascii_host(domain.removeprefix('*.'))}"
 
 
-def split_url(url: str) -> SplitResult:
-    """Like urlsplit, but without its slowness for a site of a megabyte. Raises ValueError for an invalid URL."""
-    site = _SITE.match(url)
-    if site and site.end() > MAX_SITE_CHARS:
-        raise ValueError(f"a site must have at most {MAX_SITE_CHARS} characters")
-    return urlsplit(url)
-
-
 def _split(url: str) -> SplitResult | None:
+    """None if it is not a web address."""
+    site = _SITE.match(url)
+    if site and site.end() > MAX_SITE_CHARS:  # urlsplit is slow for a site of a megabyte
+        return None
     try:
-        parts = split_url(url)
+        parts = urlsplit(url)
         _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
+from operator import methodcaller
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,7 @@ from deduplication.values import frozen
 
 # The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
 _GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
+_NO_CLUSTER = "Cluster mode is not enabled on this node"
 _NO_ANSWER = redis.exceptions.ConnectionError | redis.exceptions.TimeoutError
 # The latter is raised if no node of a Cluster answers.
 REDIS_ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
@@ -39,16 +41,15 @@ def is_email_id_processed(
     redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """``processed_ids_key`` is ``processed_ids:<the email's UTC day>``, or ``processed_ids:undated``."""
-    answer = _ask(redis_client, email_id, lambda client: client.sismember(processed_ids_key, email_id), logger)
-    return email_id in (memory_set or ()) if answer is None else answer
+    return _ask(redis_client, email_id, methodcaller("sismember", processed_ids_key, email_id), logger, memory_set)
 
 
 def mark_email_id_processed(
     redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """True if the email is now marked in Redis or in the memory set."""
-    answer = _ask(redis_client, email_id, lambda client: client.sadd(processed_ids_key, email_id) >= 0, logger)
-    return _remember(memory_set, email_id) if answer is None else answer
+    add = methodcaller("sadd", processed_ids_key, email_id)
+    return _ask(redis_client, email_id, add, logger, memory_set, marks=True)
 
 
 class GroupOptions(TypedDict, total=False):
@@ -70,13 +71,9 @@ def is_subject_group_processed(
     redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
     member, groups_key, ttl_key = _member_and_keys(group_id, options)
-
-    def ask(client: Any) -> Any:
-        has_ttl = options.get("ttl_seconds", 0) > 0
-        return client.exists(ttl_key) if has_ttl else client.sismember(groups_key, member)
-
-    answer = _ask(redis_client, group_id, ask, logger)
-    return member in (options.get("memory_set") or ()) if answer is None else answer
+    has_ttl = options.get("ttl_seconds", 0) > 0
+    ask = methodcaller("exists", ttl_key) if has_ttl else methodcaller("sismember", groups_key, member)
+    return _ask(redis_client, member, ask, logger, options.get("memory_set"))
 
 
 def mark_subject_group_processed(
@@ -85,45 +82,41 @@ def mark_subject_group_processed(
     """True if the group is now marked in Redis or in the memory set."""
     member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
-    def mark(client: Any) -> bool:
+    def mark(client: Any) -> None:
         pipe = client.pipeline()
         if (ttl_seconds := options.get("ttl_seconds", 0)) > 0:
             pipe.set(ttl_key, "1", ex=ttl_seconds)
         pipe.sadd(groups_key, member)
         pipe.execute()
-        return True
 
-    answer = _ask(redis_client, group_id, mark, logger)
-    return _remember(options.get("memory_set"), member) if answer is None else answer
+    return _ask(redis_client, member, mark, logger, options.get("memory_set"), marks=True)
 
 
 def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
-    """Reads the clock only once, so that all three are of the same month."""
+    """Reads the clock only once, so that all three are of the same month. An empty group is an empty member."""
     member, key = group_id, "subject_groups"
-    if options.get("enable_monthly_scope", True):
+    if group_id and options.get("enable_monthly_scope", True):
         member = monthly_scope_group_id(group_id, options.get("tz", UTC))
         key = f"{key}:{member.partition(':')[0]}"
     return member, options.get("groups_key") or key, options.get("ttl_prefix", TTL_PREFIX) + member
 
 
-def _ask(redis_client: Client | None, name: str, ask: Callable[[Any], Any], logger: Log) -> bool | None:
-    """None if Redis cannot answer. An empty name counts as not processed, and is not marked."""
-    if not name:
+def _ask(
+    client: Client | None, member: str, ask: Callable[[Any], Any], logger: Log, memory: Memory, *, marks: bool = False
+) -> bool:
+    """Whether the member is in Redis or, if that cannot answer, in the memory set; ``marks``: ``ask`` adds it. An empty
+    member counts as not processed, and is not marked."""
+    if not member:
         return False
-    if redis_client is None:
-        logger.warning("REDIS_DEDUP: no Redis client, using the memory set if there is one")
-        return None
     try:
-        return bool(ask(redis_client))
+        if client is not None:
+            return bool(ask(client)) or marks
+        logger.warning("REDIS_DEDUP: no Redis client, using the memory set if there is one")
     except redis.exceptions.RedisError as error:
         logger.error("REDIS_DEDUP: %s, using the memory set if there is one", type(error).__name__)
-        return None
-
-
-def _remember(memory_set: Memory, member: str) -> bool:
-    if memory_set is not None:
-        memory_set.add(member)
-    return memory_set is not None
+    if marks and memory is not None:
+        memory.add(member)
+    return member in (memory or ())
 
 
 @frozen
@@ -172,8 +165,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
         service, _, db = address.path.partition("/")
         sentinels = Sentinel(address.hosts, sentinel_kwargs=limits, **options, **address.login)  # type: ignore[no-untyped-call]
-        client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
-        return cast(redis.Redis, client)
+        return cast(redis.Redis, sentinels.master_for(service or "mymaster", db=int(db or 0)))  # type: ignore[no-untyped-call]
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
         return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))  # it asks for the nodes
@@ -188,13 +180,11 @@ class _Pool(redis.ConnectionPool):
             connection: Any = self._available_connections.pop()
         except IndexError:
             return self.make_connection()  # it connects with its first command
-        if connection.is_connected:
-            try:
-                is_stale = connection.can_read()  # an unread answer, or Redis has closed the connection
-            except redis.exceptions.ConnectionError:
-                is_stale = True
-            if is_stale:
+        try:
+            if connection.is_connected and connection.can_read():  # an unread answer, or Redis has closed it
                 connection.disconnect()
+        except redis.exceptions.ConnectionError:
+            connection.disconnect()
         return connection
 
     def release(self, connection: Any) -> None:
@@ -227,7 +217,11 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
 def translated(error: Exception) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
+    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
+        return translated(error.__cause__)  # of the node that was asked last
     text = str(error)
+    if text == _NO_CLUSTER:
+        return StoreMisconfigured(f"Redis is no Cluster: {text}")
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if not isinstance(error, redis.exceptions.RedisError) or isinstance(error, _NO_ANSWER):

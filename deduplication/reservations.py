@@ -115,8 +115,7 @@ class Reservations:
             return False
         outcomes = [replace(delivery, status=status) for delivery in claimed.plan]
         settled = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left)
-        after = settled.entry if settled.is_safe else None
-        return after is not None and self._coordinator.publish(after.id, view=claimed.view)
+        return settled.is_safe and self._coordinator.publish(claimed.entry.id, view=claimed.view)
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if the post is unknown."""

@@ -1,7 +1,7 @@
 """Limits the memory in Redis for payloads (rule 19 of docs/architecture.md) and for the stream (rule 11)."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
@@ -13,14 +13,13 @@ DROP_BATCH = 100
 DEFAULT_PAYLOAD_BYTES = 1 << 30
 
 
-def check_room(registry: Registry, destinations: Iterable[str], size: int) -> None:
+def check_room(registry: Registry, destinations: Sequence[str], size: int) -> None:
     """Raises NoRoom if a payload of ``size`` bytes cannot be stored. Payloads of dead letters are removed first. If
     Redis does not answer, publishing the payload fails anyway.
 
     One destination may store at most four times the remaining bytes, so that it cannot use up the room of all others.
     An eighth of Redis' memory is kept free for names.
     """
-    destinations = list(destinations)
     try:
         while not _has_room(registry, destinations, size):
             if not drop_dead(registry):
@@ -31,7 +30,7 @@ def check_room(registry: Registry, destinations: Iterable[str], size: int) -> No
         log.info("it is not known how much room is left in Redis: %s", error)
 
 
-def _has_room(registry: Registry, destinations: Iterable[str], size: int) -> bool:
+def _has_room(registry: Registry, destinations: Sequence[str], size: int) -> bool:
     sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
     used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
     memory = {"used_memory": 0, "maxmemory": 0} | read_info(registry, "memory")
@@ -58,8 +57,7 @@ def read_info(registry: Registry, section: str) -> dict[str, Any]:
 
 def drop_dead(registry: Registry, before: int | str = "+inf") -> int:
     """Removes the oldest payloads of dead letters, or those from before a time, and returns how many."""
-    limits = {"min": "-inf", "max": before, "start": 0, "num": DROP_BATCH}
-    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", **limits))
+    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", "-inf", before, 0, DROP_BATCH))
     commit = Commit()
     for webhook_id in dead:
         commit.write("DROP", "dead", webhook_id)

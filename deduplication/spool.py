@@ -21,22 +21,18 @@ class Spool:
     """A temporary file without a name, deleted with the last reference to it. Raises OSError if the disk is full."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self.size = 0
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
+        if hasattr(self, "file"):
+            self.file.close()
 
     def write(self, data: bytes) -> None:
         unwritten = memoryview(data)
         while unwritten:
-            unwritten = unwritten[self._file.write(unwritten) :]
+            unwritten = unwritten[self.file.write(unwritten) :]
         self.size += len(data)
-
-    def read(self, start: int, end: int) -> bytes:
-        """Safe for use in several threads, because the file has no current position."""
-        return os.pread(self._file.fileno(), max(0, end - start), start)
 
 
 @frozen
@@ -50,16 +46,10 @@ class Blob:
     def __len__(self) -> int:
         return self.end - self.start
 
-    def part(self, start: int, end: int) -> Blob:
-        return Blob(self.spool, self.start + start, self.start + end)
-
     def read(self, start: int = 0, end: int | None = None) -> bytes:
+        """Safe for use in several threads, because pread does not use the position of the file."""
         end = len(self) if end is None else min(end, len(self))
-        return self.spool.read(self.start + start, self.start + max(start, end))
-
-    def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self), CHUNK_BYTES):
-            yield self.read(start, start + CHUNK_BYTES)
+        return os.pread(self.spool.file.fileno(), max(0, end - start), self.start + start)
 
     def search(self, pattern: re.Pattern[bytes], start: int = 0, longest: int = 4) -> tuple[int, int] | None:
         """The start and end of the first match of a pattern that matches at most ``longest`` bytes."""
@@ -90,7 +80,7 @@ class Outline:
         for start, end in islice(find_runs(content), MOST_RUNS):
             if end - start > LARGE_BYTES:
                 pieces.append(content.read(position, start) + b"%s%d%s" % (self._mark, len(self._runs), self._mark))
-                self._runs.append(content.part(start, end))
+                self._runs.append(Blob(content.spool, content.start + start, content.start + end))
                 position = end
         self.text = b"".join([*pieces, content.read(position)])
 
@@ -115,9 +105,8 @@ def spooled(chunks: Iterable[bytes], spool: Spool) -> Blob:
 
 def transformed(content: Content, change: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Content:
     """Decodes or otherwise changes contents. Large results are appended to the spool of the contents."""
-    if isinstance(content, Blob):
-        return spooled(change(content.chunks()), content.spool)
-    return b"".join(change((content,)))
+    changed = change(chunks_of(content))
+    return spooled(changed, content.spool) if isinstance(content, Blob) else b"".join(changed)
 
 
 def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
@@ -131,7 +120,9 @@ def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
 
 
 def chunks_of(content: Content) -> Iterator[bytes]:
-    return content.chunks() if isinstance(content, Blob) else iter((content,))
+    if isinstance(content, bytes):
+        return iter((content,))
+    return (content.read(start, start + CHUNK_BYTES) for start in range(0, len(content), CHUNK_BYTES))
 
 
 def read_all(content: Content) -> bytes:

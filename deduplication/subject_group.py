@@ -14,7 +14,7 @@ from unidecode import unidecode
 from deduplication.email import decode_header
 from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
-from deduplication.text import first_captured, nfc
+from deduplication.text import nfc, search
 from deduplication.values import frozen
 
 MAX_FOLDED_CHARS = 1_000_000  # of a text that routes search for words, ignoring case and accents
@@ -79,8 +79,10 @@ class SubjectPattern:
         if not all(phrase in words for phrase in self._phrases):
             return None
         clauses = map(_remove_punctuation, _END_OF_CLAUSE.split(core)) if self.reads_clauses else (words,)
-        captured = next(filter(None, (first_captured(self.regex, clause) for clause in clauses)), "")
-        return f"{self.name}_{captured}" if captured else None
+        for clause in clauses:
+            if (match := search(self.regex, clause)) and match[1]:
+                return f"{self.name}_{match[1].decode()}"
+        return None
 
 
 DEFAULT_PATTERNS = (
@@ -100,10 +102,9 @@ def normalize_no_accents_lower_trim(text: str) -> str:
 
     Other scripts are not transliterated, because different Chinese subjects could then become equal.
     """
-    folded = (
-        text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold_char, letters[0])), nfc(text)))
-    )
-    return " ".join(folded.lower().split())
+    if not text.isascii():
+        text = nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold_char, letters[0])), nfc(text)))
+    return " ".join(text.lower().split())
 
 
 @lru_cache(maxsize=10_000)  # computing one takes a microsecond
@@ -132,7 +133,7 @@ def generate_subject_group_id(
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group of a subject as received, or None."""
+    """The group of a subject as received, or None. For scripts."""
     return group_of(normalize_no_accents_lower_trim(decode_header(subject)), patterns, mode)
 
 

@@ -157,18 +157,10 @@ def check_regex(regex: str) -> int:
     return groups
 
 
-# These search bytes, as RE2 itself does: converting the position in bytes takes longer than the search.
-
-
-def is_in(regex: str, text: str, *, ignore_case: bool = True) -> bool:
-    """Whether the regex matches anywhere in the text."""
-    return _compile(regex, ignore_case=ignore_case).search(well_formed(text).encode()) is not None
-
-
-def first_captured(regex: str, text: str) -> str:
-    """The first group of the first match; empty without a match, or if the group did not take part in it."""
-    match = _compile(regex, ignore_case=True).search(well_formed(text).encode())
-    return (match[1] or b"").decode() if match else ""
+def search(regex: str, text: str, *, ignore_case: bool = True) -> Any:
+    """The first match of a valid regex, or None. Its groups are bytes: RE2 itself searches UTF-8, and converting the
+    position in bytes takes longer than the search."""
+    return _compile(regex, ignore_case=ignore_case).search(well_formed(text).encode())
 
 
 @lru_cache(maxsize=1000)

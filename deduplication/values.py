@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, dataclass_transform
 
-Kind = TypeVar("Kind")
 Value = TypeVar("Value")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(kind: type[Kind]) -> type[Kind]:
+def frozen(kind: type[Value]) -> type[Value]:
     """Like dataclass(frozen=True), but only mypy refuses assignments. At run time, nothing does: a frozen dataclass
     takes three times as long to create, because it sets each field by a call."""
     return dataclass(unsafe_hash=True)(kind)

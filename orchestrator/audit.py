@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deduplication import members
 from deduplication.files import PRIVATE, make_private
-from deduplication.journal.entry import to_json
+from deduplication.journal.entry import encode
 from deduplication.journal.sqlite import Journal
 from deduplication.values import frozen
 from orchestrator.logs import LineFormatter
@@ -90,7 +90,7 @@ def read_actions(journal: Journal, data_dir: Path, most: int) -> list[Action]:
 def share_actions(journal: Journal, data_dir: Path) -> None:
     """Puts this machine's newest actions into its note, and empties notes of machines without one for a month."""
     own = _NOTE + journal.machine
-    text = to_json([astuple(action) for action in _read_file(data_dir, SHARED, journal.machine)])
+    text = encode([astuple(action) for action in _read_file(data_dir, SHARED, journal.machine)])
     with journal.reading() as step:
         notes = {key: note for key, note in members.notes(step).items() if key.startswith(_NOTE) and note[1]}
         changed = [key for key, (at_ms, _) in notes.items() if key != own and step.now_ms - at_ms > SHARED_MS]

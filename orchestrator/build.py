@@ -134,6 +134,7 @@ def open_machine(
         entry_ms=settings.decision_ms,
         dead_ms=int(settings.dead_letter_days * DAY_MS),
         delivered_payload_ms=int(settings.delivered_payload_days * DAY_MS),
+        stream_bytes=int(settings.stream_mb * MB),
         disk_free_bytes=settings.disk_free_bytes,
     )
     journal = Journal(settings.data_dir / ("trial.db" if is_trial else "journal.db"), retention=retention)
@@ -144,13 +145,7 @@ def open_machine(
     )
     if not settings.redis_url:
         return coordinator, None
-    fleet = Fleet(
-        coordinator,
-        events_ms=settings.decision_ms,
-        events_bytes=int(settings.stream_mb * MB),
-        block_ms=min(200, settings.redis_timeout_ms // 2),
-        about=about,
-    )
+    fleet = Fleet(coordinator, about)
     coordinator.closing.append(fleet.close)
     return coordinator, fleet
 

@@ -7,7 +7,7 @@ from typing import Any
 from deduplication.content import WINDOW_MS
 from deduplication.media import MediaMode
 from deduplication.subject_group import MAX_FOLDED_CHARS, GroupMode, normalize_no_accents_lower_trim
-from deduplication.text import is_in
+from deduplication.text import search
 from deduplication.values import frozen
 from orchestrator.config.model import Condition, DestinationConfig, RouteConfig
 from orchestrator.item import Item
@@ -141,7 +141,7 @@ def holds(item: Item, recipient: str, condition: Condition) -> bool:
     if condition.regex is not None:
         # As written too: the expression itself may have accents.
         searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}
-        return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
+        return any(search(condition.regex, text, ignore_case=not condition.exact) for text in searched)
     if condition.equals is not None:
         return condition.text in texts
     return any(condition.text in text for text in texts)

@@ -188,7 +188,7 @@ class Coordinator:
 
     def _claim_here(self, claim: Claim, held: Held | None, asked_ms: int) -> Claimed | Judgement:
         """This machine's yes, in one transaction (rule 3)."""
-        self.journal.disk.check()
+        self.journal.check_disk()
         until_ms = asked_ms + claim.lease_ms
         with self.journal.step() as step:
             if held and not self._follows:

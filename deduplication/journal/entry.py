@@ -229,7 +229,7 @@ def _name(_: type, text: str) -> Name:
 
 
 _encoder = json.Encoder(enc_hook=_name_text)
-_decoder = json.Decoder(Entry, dec_hook=_name)
+decode = json.Decoder(Entry, dec_hook=_name).decode
 _EVENTS = {  # kind, machine and values
     "E": tuple[str, str, Entry],
     "R": tuple[str, str, int, list[str]],  # reset: number, references
@@ -239,21 +239,16 @@ _EVENTS = {  # kind, machine and values
     "Q": tuple[str, str, str, str, tuple[str, str | None, bool, str]],  # request: id, machine, what to replay
 }
 _event_decoders = {kind: json.Decoder(type_, dec_hook=_name) for kind, type_ in _EVENTS.items()}
-decode = _decoder.decode
 
 
-def encode(entry: Entry) -> str:
-    return _encoder.encode(entry).decode()
+def encode(value: Entry | Sequence[Any]) -> str:
+    return _encoder.encode(value).decode()
 
 
 def without_local_fields(entry: Entry) -> Entry:
     """For other machines: without the fields of deliveries that are known on one machine only."""
     local = {"owner": "", "lease_until_ms": 0, "is_accepted": True, "begins": 0}
     return replace(entry, deliveries=tuple([replace(delivery, **local) for delivery in entry.deliveries]))
-
-
-def to_json(value: Any) -> str:
-    return json.encode(value).decode()
 
 
 # An event is an entry of 800 bytes, and Redis keeps 600,000 of them in memory. Compressed with a dictionary of what

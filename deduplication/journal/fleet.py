@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 READ_AT_ONCE = 500
 APPLIED_AT_ONCE = 40  # some 5 ms of the journal's lock
-REST_S = 0.02
+REST_S, MOST_BLOCK_MS = 0.02, 200
 RESTORED_AT_ONCE = 200
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 RESTORING_MS = SILENT_MS = REQUEST_MS = 60_000
@@ -40,21 +40,9 @@ LEADS_MS, NOTED_MS = 3_000, 1_000
 
 
 class Fleet:
-    """It waits for events for ``block_ms``, which must be well below the timeout of the registry's client.
+    """``about`` describes this machine to the others; None for a process that is no member."""
 
-    ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about`` describes this machine to
-    the others; None for a process that is no member.
-    """
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        *,
-        events_ms: int = 7 * DAY_MS,
-        events_bytes: int = 256 << 20,
-        block_ms: int = 1_000,
-        about: Callable[[], dict[str, Any]] | None = dict,
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, about: Callable[[], dict[str, Any]] | None = dict) -> None:
         if coordinator.registry is None:
             raise ValueError("a fleet needs a registry")
         self._coordinator = coordinator
@@ -62,11 +50,9 @@ class Fleet:
         self._probe = coordinator.registry.probe
         self._registry = copy(coordinator.registry)
         self._registry.state = None  # it asks even while the coordinator's does not, and is not counted
-        self._kept = (events_ms, events_bytes)
-        self._block_ms = block_ms
         self._about = about
         self.members: dict[str, Any] = {}
-        self._alone_since: float | None = None
+        self._alone_since = float("inf")
         self._trimmed_at = 0.0
         self._id = secrets.token_hex(4)
         self._is_leader = False
@@ -136,9 +122,9 @@ class Fleet:
         share_notes(self._registry, self._journal)
         if time.monotonic() - self._trimmed_at > TRIM_EVERY_S:
             self._trimmed_at = time.monotonic()
-            now_ms, (events_ms, events_bytes) = self._journal.clock.now_ms(), self._kept
-            drop_dead(self._registry, now_ms - self._journal.retention.dead_ms)
-            trim_stream(self._registry, now_ms - events_ms, events_bytes)
+            now_ms, kept = self._journal.clock.now_ms(), self._journal.retention
+            drop_dead(self._registry, now_ms - kept.dead_ms)
+            trim_stream(self._registry, now_ms - kept.entry_ms, kept.stream_bytes)
 
     def _see(self, answer: Answer) -> None:
         """Puts locks back after an outage, and adopts a new era in one transaction: its stream is read from the
@@ -165,11 +151,9 @@ class Fleet:
         with self._journal.reading() as step:
             state = {**about, "at_ms": step.now_ms, "position": step.meta("position")}
         self.members = beat(self._registry, self._journal.machine, state)
-        others = self.members.keys() - {self._journal.machine}
-        has_others = any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others)
-        self._alone_since = None if has_others else self._alone_since or time.monotonic()
-        is_alone = self._alone_since is not None and time.monotonic() - self._alone_since > SILENT_MS / 1000
-        self._coordinator.redis.is_only_member = is_alone
+        live = [other for other in self.members.values() if state["at_ms"] - other["at_ms"] <= SILENT_MS]
+        self._alone_since = float("inf") if len(live) > 1 else min(self._alone_since, time.monotonic())
+        self._coordinator.redis.is_only_member = time.monotonic() - self._alone_since > SILENT_MS / 1000
 
     # A new era
 
@@ -184,10 +168,9 @@ class Fleet:
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
         for _, entry in claimed:
-            claims = entry.deliveries_with(DeliveryStatus.CLAIMED)
-            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in claims}.items():
-                if until_ms > steady_ms:
-                    self._registry.put_back(entry, owner, until_ms - steady_ms)
+            live = [delivery for delivery in entry.deliveries if delivery.is_live(steady_ms)]
+            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in live}.items():
+                self._registry.put_back(entry, owner, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))
@@ -221,15 +204,13 @@ class Fleet:
         while True:
             with self._journal.reading() as step:
                 rows = step.query(
-                    "SELECT reference, max(until_ms) FROM names WHERE reference > ? AND seq = 0"
+                    "SELECT reference, max(1, max(until_ms) - ?) FROM names WHERE reference > ? AND seq = 0"
                     " GROUP BY reference LIMIT ?",
-                    (after, RESTORED_AT_ONCE),
+                    (step.now_ms, after, RESTORED_AT_ONCE),
                 )
-                now_ms = step.now_ms
             if not rows:
                 break
-            left = ((label, None if until_ms is None else max(1, until_ms - now_ms)) for label, until_ms in rows)
-            self._registry.announce(marks=[Name.from_label(label, ms) for label, ms in left])
+            self._registry.announce(marks=[Name.from_label(label, left_ms) for label, left_ms in rows])
             after = rows[-1][0]
         with self._journal.step() as step:
             step.set_meta("restore", "")
@@ -248,8 +229,9 @@ class Fleet:
 
     # Following
 
-    def follow(self, block_ms: int = 0) -> int:
-        """Reads and applies what other machines have published (rule 10). Returns the number of events."""
+    def follow(self, *, waits: bool = False) -> int:
+        """Reads and applies what other machines have published (rule 10). ``waits``: if there is no event, it waits a
+        moment for one. Returns the number of events."""
         with self._journal.reading() as step:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
@@ -270,7 +252,8 @@ class Fleet:
         if len(events) < READ_AT_ONCE and not is_noted:
             with self._journal.step() as step:
                 step.set_meta("read_ms", str(step.now_ms))
-        if block_ms and not events:
+        if waits and not events:
+            block_ms = min(MOST_BLOCK_MS, self._registry.options.hold_within_ms // 2)  # well below the client's timeout
             self._registry.ask(lambda c, prefix: c.xread({f"{prefix}events": position}, count=1, block=block_ms))
             return self.follow()
         return len(events)
@@ -287,16 +270,15 @@ class Fleet:
                 if event is None:
                     continue  # a gap, recorded above
                 kind, by, *values = event
+                has_resets = has_resets or kind in ("R", "X")
                 if kind == "E":
                     is_ours = by == self._journal.machine  # then it is here, unless the journal is a restored backup
                     if not (is_ours and step.query("SELECT 1 FROM entries WHERE id = ?", (values[0].id,))):
                         self._apply_entry(step, values[0], has_resets)
                 elif kind == "R":
-                    has_resets = True
                     for label in values[1]:
                         step.reset(label, values[0])
                 elif kind == "X":
-                    has_resets = True
                     erasing.apply(step, *values)
                 elif kind == "M":
                     for label, until_ms in values[0]:
@@ -333,7 +315,7 @@ class Fleet:
             self._stop.wait(0.1)
             return
         try:
-            self.follow(self._block_ms)
+            self.follow(waits=True)
         except NoAnswer:
             self._coordinator.redis.suspect()
         self._stop.wait(REST_S)

@@ -476,12 +476,17 @@ class Registry:
         waits = DeliveryStatus.WAITING in result.statuses
         waited = present is not None and DeliveryStatus.WAITING in present.statuses
         kept = () if waits else self._kept  # a waiting delivery is kept until it ends
+        newer = [delivery for delivery in result.deliveries if delivery not in entry.deliveries]
+        is_held_again = any(delivery.is_busy(commit.view.now_ms) for delivery in newer)  # and its names are not ours
         commit.write("SET", f"e:{entry.id}", after, *kept)
         for label, name in labels.items():
+            if not name.is_own and is_held_again and name not in result.names:
+                continue
             if waits != waited or not name.is_own or pointers[label].ids != (entry.id,):  # otherwise it has not changed
                 self._point(commit, label, name, result, kept, waits != waited)
         self._write_marks(commit, rules.names_to_mark(result))
-        self._end_pending(commit, result, labels, pointers)
+        if not is_held_again:
+            self._end_pending(commit, result, labels, pointers)
         if entry.proof and entry.statuses & SETTLED:
             proof, _, key = entry.proof.partition("=")
             commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)

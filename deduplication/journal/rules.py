@@ -492,8 +492,10 @@ def merge_in_redis(
                 continue
         if before is None or _is_newer(delivery, before, now_ms):
             deliveries[delivery.destination] = delivery
-    reset = max(ours.reset, present.reset) if present else ours.reset
-    return replace(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
+    if present:  # a later outcome may have been published before this one
+        retries_left = min_retries(ours.retries_left, present.retries_left)
+        ours = replace(ours, reset=max(ours.reset, present.reset), retries_left=retries_left)
+    return replace(ours, deliveries=tuple(deliveries.values())), refused
 
 
 def _is_newer(incoming: Delivery, ours: Delivery, now_ms: int) -> bool:

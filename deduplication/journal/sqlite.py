@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from operator import attrgetter
 from pathlib import Path
@@ -21,15 +21,7 @@ from msgspec.structs import replace
 
 from deduplication.clock import Clock, boot_id, host_id, system_clock
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
-from deduplication.files import (
-    DAY_MS,
-    FreeSpace,
-    Retention,
-    make_private,
-    network_disk,
-    run_when_unlocked,
-    use_write_ahead_log,
-)
+from deduplication.files import DAY_MS, Retention, check_free_space, make_private, network_disk, run_when_unlocked
 from deduplication.journal.entry import DeliveryStatus, Entry, decode, encode
 from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references
 from deduplication.names import WEEK_MS, Name, shortened
@@ -74,7 +66,7 @@ class Journal:
     ) -> None:
         self._path = str(path)
         self.retention = retention or Retention()
-        self.disk = FreeSpace(Path(path).parent, self.retention.disk_free_bytes)
+        self.check_disk = partial(check_free_space, Path(path).parent, self.retention.disk_free_bytes)
         self._writer_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._sync_lock = threading.Lock()
@@ -101,7 +93,8 @@ class Journal:
         connection = sqlite3.connect(
             self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        use_write_ahead_log(connection)
+        # SQLite does not wait for the lock of this change: of processes that created a file at once, some failed.
+        run_when_unlocked(connection, "PRAGMA journal_mode = WAL", pause_s=0.02)
         connection.execute(
             "PRAGMA synchronous = NORMAL"
         )  # survives a crash of the process; ``sync`` survives a power cut

@@ -132,9 +132,9 @@ class Retrier:
             newest = step.read_rows(f"seq IN ({waiting} DESC LIMIT ?) ORDER BY seq DESC", (destination, MOST_COMPARED))
             oldest = step.read_rows(f"seq IN ({waiting} LIMIT 1)", (destination,))
         found = [(entry, entry.delivery_to(destination)) for _, entry in (*newest, *oldest)]
-        free = [(entry, delivery.attempts) for entry, delivery in found if delivery and not delivery.waits_for]
-        free.sort(key=lambda each: each[1][-1].at_ms if each[1] else 0)
-        next((entry for entry, _ in free if make_due(self._coordinator, entry, destination)), None)
+        free = [(entry, delivery) for entry, delivery in found if delivery and not delivery.waits_for]
+        free.sort(key=lambda each: each[1].attempts[-1].at_ms if each[1].attempts else 0)
+        next((entry for entry, delivery in free if make_due(self._coordinator, entry, delivery)), None)
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""

@@ -86,7 +86,7 @@ def is_ready(service: Service) -> bool:
     coordinator = service.coordinator
     try:
         with service.journal.step():
-            service.journal.disk.check()
+            service.journal.check_disk()
     except DeduplicationError:
         return False
     return coordinator.registry is None or coordinator.redis.status != "gone" or coordinator.may_go_alone()

@@ -69,7 +69,8 @@ def refusal(folder: Path, *command: str, **settings: str) -> str:
         ("worker", {}, "DELIVER_BY must be workers for mailonce worker, got 'requests'$"),
         ("stats", {"TIMEZONE": "Mars"}, "TIMEZONE must be "),
         ("serve", {"HOST": "nowhere.invalid"}, "HOST and PORT must be a free address of this machine"),
-        ("serve", {"REDIS_URL": "redis+cluster://127.0.0.1:1"}, "Redis Cluster cannot be connected"),
+        ("serve", {"REDIS_URL": "{cluster}"}, "REDIS_URL must be a .*Cluster mode is not enabled"),
+        ("serve", {"REDIS_URL": "{cluster_login}"}, "REDIS_URL must be a .*; Redis refused the credentials"),
         ("serve", {"REDIS_URL": "{redis}/99"}, "REDIS_URL must be a .*DB index is out of range$"),
         ("serve", {"REDIS_URL": "{login}/0"}, "REDIS_URL must be a .*; Redis refused the credentials"),
         ("worker", {"REDIS_URL": "{login}/0", "DELIVER_BY": "workers"}, "REDIS_URL must be .*refused the credentials"),
@@ -80,6 +81,10 @@ def test_a_wrong_setting_stops_the_start_in_one_line(
 ) -> None:
     redis = redis_server.url.rpartition("/")[0]
     urls = {"redis": redis, "login": redis.replace("://", "://nobody:secret@")}
+    urls |= {
+        f"cluster{end}": url.replace("redis://", "redis+cluster://")
+        for end, url in zip(("", "_login"), urls.values(), strict=True)
+    }
     line = refusal(tmp_path, MAILONCE, command, **{name: value.format(**urls) for name, value in settings.items()})
     assert re.search(error, line)
     assert "secret" not in line

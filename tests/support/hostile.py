@@ -12,7 +12,7 @@ from pathlib import Path
 from deduplication.content import normalize_text
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.media import MediaMode, delivery_links
-from deduplication.subject_group import GroupMode, generate_subject_group_id
+from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, group_of, normalize_no_accents_lower_trim
 from routes.mime import parse_mime
 
 SIZES_BYTES = (1000, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)
@@ -129,7 +129,7 @@ def main(name: str) -> None:
         own_names(email, None)
         compute_fingerprint(email)
         delivery_links(email.links, MediaMode.ALL)
-        generate_subject_group_id(email.subject, mode=GroupMode.ALL)
+        group_of(normalize_no_accents_lower_trim(email.clean_subject), DEFAULT_PATTERNS, GroupMode.ALL)
         normalize_text(email.text)
         print(len(raw), memory_bytes("VmHWM") - before_bytes, f"{time.process_time() - before_s:.3f}", flush=True)
 

@@ -46,6 +46,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}",
             "held = {entry.id: replace(entry, deliveries=()) for _, entry in under}",
         ),
+        "26 a late outcome frees no name that is held again": ("and is_held_again and", "and False and"),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),
         "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
@@ -81,7 +82,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return delivery.waits_for is None or self._may_pass(lent)",
             "return True",
         ),
-        "3 no claim on a full disk": ("        self.journal.disk.check()\n", ""),
+        "3 no claim on a full disk": ("        self.journal.check_disk()\n", ""),
         "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
         "26 a name marked without Redis counts": (
             'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
@@ -11,6 +12,7 @@ from msgspec import structs
 from deduplication import members
 from deduplication.again import forget
 from deduplication.errors import StoreUnavailable
+from deduplication.journal import fleet as fleet_module
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Settled
 from deduplication.journal.entry import DeliveryStatus, encode
@@ -179,6 +181,22 @@ def test_a_machine_that_is_alone_goes_on_at_the_first_missing_answer(stage: Stag
     first.coordinator.redis.is_only_member = True
     stage.lines[0].is_cut = True
     assert claimed(first, A).is_alone
+
+
+def test_a_machine_is_alone_once_it_has_been_the_only_member_for_a_minute(
+    stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1.0
+    monkeypatch.setattr(fleet_module, "time", Mock(monotonic=lambda: now_s))
+    alone = []
+    for passed_s, others_too in [(61, False), (59, False), (2, False), (0, True), (61, False), (59, False), (2, False)]:
+        now_s += passed_s
+        stage.time.pass_ms(passed_s * 1000)
+        if others_too:
+            other.tick()
+        first.tick()
+        alone.append(first.coordinator.redis.is_only_member)
+    assert alone == [False, False, True, False, False, False, True]
 
 
 # Publishing and following (9, 10)
@@ -462,6 +480,18 @@ def test_a_reset_is_refused_without_redis_and_while_it_is_closed(stage: Stage, f
     stage.tick(first)
     with pytest.raises(StoreUnavailable):
         reset(first, A)
+
+
+def test_restored_marks_end_when_they_would_have_ended(stage: Stage, first: Machine) -> None:
+    with first.journal.step() as step:
+        for value, left_ms in (("for ever", None), ("a minute", 60_000), ("ended", -5)):
+            until_ms = None if left_ms is None else step.now_ms + left_ms
+            step.put_mark(Name(Kind.MEDIA, "", value).label, until_ms)
+    stage.restart_redis("nothing")
+    stage.beat()
+    assert stage.raw.pttl("media:for ever") == -1
+    assert 50_000 < stage.raw.pttl("media:a minute") <= 60_000
+    assert stage.raw.pttl("media:ended") in (1, 0, -2)
 
 
 def test_a_reset_outlives_the_memory_of_redis(stage: Stage, first: Machine, other: Machine) -> None:

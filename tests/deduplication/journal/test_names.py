@@ -163,6 +163,25 @@ def test_a_group_whose_holder_ended_without_a_delivery_is_free_for_the_one_that_
     assert [each.waits_for is not None for each in third.plan] == [True]
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_outcome_that_is_published_late_frees_no_name_that_is_held_again(pair: Pair, is_stored: bool) -> None:
+    """One process of a machine returned the email, and another one has it now."""
+    first, other = pair
+    second = Machine(first.url, first.time, options=first.options, host=first.host, folder=first.folder)
+    if first.url:
+        second.tick()
+    email = Email("g1", group="g", media=("https://a.example/1",), words=True, message_id="<g1@x>")
+    returned(second, claimed(second, email))
+    again = claimed(first, email)
+    if is_stored:
+        stored(first, again)
+    second.coordinator.publish_settled()
+    for number, shared in enumerate(({"group": "g"}, {"media": email.media}, {"words": True})):
+        (planned,) = claimed(other, Email(f"other {number}", **shared)).plan  # type: ignore[arg-type]
+        assert planned.status is DeliveryStatus.WAITING and planned.waits_for
+    second.stop()
+
+
 def test_media_stop_only_if_all_of_them_are_known(pair: Pair, sync: Sync) -> None:
     send(pair[0], Email("one", media=("https://a/1",)))
     sync()
@@ -215,6 +234,21 @@ def reservation(machine: Machine, key: str, *media: str) -> Claim:
 def test_a_script_that_meets_a_held_medium_is_busy(pair: Pair) -> None:
     assert isinstance(pair[0].coordinator.claim(reservation(pair[0], "one", "https://m")), Claimed)
     assert isinstance(pair[1].coordinator.claim(reservation(pair[1], "two", "https://m")), Busy)
+
+
+def test_retries_left_do_not_rise_by_an_outcome_that_is_published_late(pair: Pair) -> None:
+    first, other = pair
+    second = Machine(first.url, first.time, options=first.options, host=first.host, folder=first.folder)
+    if first.url:
+        second.tick()
+    returned(second, claimed(second, Email()), retries_left=5)
+    again = claimed(first, Email())
+    returned(first, again, retries_left=4)
+    first.coordinator.publish_settled()
+    second.coordinator.publish_settled()
+    (known,) = other.coordinator.known(again.entry.own).of(again.entry.own[0]).entries
+    assert known.retries_left == 4
+    second.stop()
 
 
 def test_retries_left_never_rise(pair: Pair, sync: Sync) -> None:

@@ -76,7 +76,7 @@ class Machine:
             return
         registry = Registry(self.connect, self.journal.machine, self.journal.clock, self.options)
         self.coordinator = Coordinator(self.journal, registry, is_open=self.is_open)
-        self.fleet = Fleet(self.coordinator, block_ms=200)
+        self.fleet = Fleet(self.coordinator)
 
     def connect(self, more_s: int) -> Any:
         assert self.url

@@ -1,12 +1,13 @@
 """One picture of the fleet: what waits, what is dead, Redis, the members, the workers."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from deduplication import again
-from deduplication.files import FreeSpace
+from deduplication.files import check_free_space
 from deduplication.journal.entry import Attempt, DeliveryStatus
 from orchestrator.delivery.sender import put_off
 from orchestrator.operations.fleet_state import FRESH_MS, Facts, fleet_state
@@ -146,5 +147,5 @@ def test_redis_is_asked_behind_the_requests(open_process: OpenProcess) -> None:
 
 
 def test_a_full_disk_accepts_nothing(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.journal, "disk", FreeSpace(process.machine.folder, 1 << 60))
+    monkeypatch.setattr(process.journal, "check_disk", partial(check_free_space, process.machine.folder, 1 << 60))
     assert not is_ready(process.service)

@@ -182,6 +182,15 @@ def test_marks_that_only_redis_has_are_forgotten(bench: PipelineBench) -> None:
 
 
 @ON_REDIS
+@pytest.mark.parametrize("value", ["".join(map(chr, (*range(32, 127), 10, 233))), "a*", "a?", "[ab]", "a\\"])
+def test_a_mark_is_found_by_its_text_and_not_by_a_pattern(bench: PipelineBench, value: str) -> None:
+    head = f"{bench.machine.options.prefix}post:"
+    bench.machine.client.mset(dict.fromkeys((f"{head}ab", f"{head}{value}"), "0"))
+    found = bench.machine.registry.ask(partial(find_marks, kind=Kind.POST, scope="", value=value))
+    assert found == [Name(Kind.POST, "", value)]
+
+
+@ON_REDIS
 def test_without_redis_a_reset_is_refused_with_a_clear_sentence(bench: PipelineBench) -> None:
     coordinator = bench.machine.coordinator
     first = sent(bench, **MAIL)
