@@ -27,10 +27,10 @@ from orchestrator.files import PATH, Files, Folder
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import Watch, describe_machine
 from orchestrator.pipeline import Pipeline
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
+from orchestrator.watch import Watch, describe_machine
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import logging
 from typing import Any, Literal, NoReturn, cast
 
 from flask import Blueprint, abort, current_app, jsonify, redirect, request, send_file
+from msgspec.structs import asdict
 from werkzeug.wrappers import Response
 
 from deduplication.again import Refusal
@@ -132,7 +133,7 @@ def resume(name: str, body: schemas.EmptyRequest) -> schemas.PauseAnswer:
 def send_test(name: str, body: schemas.EmptyRequest) -> schemas.TestAnswer:
     tested = destinations.send_test(service, name, BY)
     status: Literal["taken", "refused"] = "refused" if tested.error else "taken"
-    return schemas.TestAnswer(success=not tested.error, status=status, destination=name, **vars(tested))
+    return schemas.TestAnswer(success=not tested.error, status=status, destination=name, **asdict(tested))
 
 
 @api.get("/stats")

@@ -4,14 +4,12 @@ when each began and ended, as a note that the fleet shares; and the webhooks tha
 With Redis, one machine at a time evaluates them for all; without it, each machine does it alone.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -24,16 +22,14 @@ from deduplication.values import frozen
 from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.delivery.webhook import TIMESTAMP, Destination, EventType, Webhook
 from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
+from orchestrator.operations.fleet_state import FleetState
+from orchestrator.operations.search import LATE_S
 from orchestrator.operations.times import shown_duration, shown_moment
-
-if TYPE_CHECKING:
-    from orchestrator.operations.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
 
 LEAST_RECEIVED = 1000  # in a day; with fewer emails the rate means nothing
 GOOD_POLICY = "noeviction"
-LATE_S = 15 * 60
 SEND_WITHIN_S = 8.0
 RETRY_AFTER_MS = 15_000
 TURN_MS = 30_000
@@ -306,10 +302,9 @@ class Alarms:
     def _read(self) -> dict[str, Alarm]:
         """Without those of conditions that only a newer version knows."""
         with self._journal.reading() as step:
-            notes = members.notes(step)
-        found = {key.removeprefix(_NOTE): value for key, (_, value) in notes.items() if key.startswith(_NOTE)}
-        known = set(AlertCondition)
-        return {key: Alarm.model_validate_json(text) for key, text in found.items() if key.partition(":")[0] in known}
+            notes, known = members.notes(step, _NOTE), set(AlertCondition)
+        found = {key: text for key, (_, text) in notes.items() if key.partition(":")[0] in known}
+        return {key: Alarm.model_validate_json(text) for key, text in found.items()}
 
     def _write(self, key: str, alarm: Alarm) -> None:
         with self._journal.step() as step:

@@ -5,7 +5,6 @@ import time
 from datetime import UTC, datetime
 
 from deduplication.journal.entry import Attempt
-from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
 from orchestrator.delivery.webhook import TIMESTAMP, EventType, Webhook
@@ -56,25 +55,17 @@ def last_failure(service: Service, name: str) -> Attempt | None:
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
 
-@frozen
-class Tested:
-    """``status_code`` is None if there was no response, ``error`` if the destination accepted the event."""
-
-    latency_ms: int
-    status_code: int | None = None
-    error: str | None = None
-
-
-def send_test(service: Service, name: str, by: str) -> Tested:
-    """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it."""
+def send_test(service: Service, name: str, by: str) -> Attempt:
+    """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it. The
+    ``error`` is None if the destination accepted the event."""
     _check_known(service, name)
     note = "A test event, sent by an operator. There is no email behind it."
     head = {"type": EventType.TEST, "timestamp": f"{datetime.now(UTC):{TIMESTAMP}}"}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
-    started = time.monotonic()
+    at_ms, started = service.journal.clock.now_ms(), time.monotonic()
     result = service.sender.destinations[name].deliver(event, TEST_WITHIN_S)
     audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, result.status_code or result.error)
-    return Tested(round((time.monotonic() - started) * 1000), result.status_code, result.error)
+    return Attempt(at_ms, round((time.monotonic() - started) * 1000), result.status_code, result.error)
 
 
 def _check_known(service: Service, name: str) -> None:

@@ -1,51 +1,33 @@
 """One picture of the fleet, which /health, alarms, /metrics and the page all show.
 
-It is read from the journal. Behind the requests, a thread of each process keeps that up to date: counts, the search
-index and alarms, and what Redis reports about itself, which one process of the machine asks for all.
+It is read from the journal, which orchestrator/watch.py keeps up to date behind the requests.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import secrets
 import shutil
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import BaseModel, Field, model_validator
 
-from deduplication.background import Threads
-from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.sqlite import Step
-from deduplication.room import most_payload_bytes, read_info
 from deduplication.values import frozen
-from orchestrator.audit import share_actions
-from orchestrator.delivery.guard import PauseState
+from orchestrator.delivery.guard import BreakerState, PauseState
 from orchestrator.delivery.signing import public_keys
-from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, REDIS_S, Sums, read_recent
-from orchestrator.operations.alarms import LATE_S
-from orchestrator.operations.search import catch_up
+from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
+from orchestrator.operations.search import LATE_S
 from orchestrator.operations.times import shown_moment
-from orchestrator.version import our_version
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
 
-log = logging.getLogger(__name__)
-
 FRESH_MS = 20_000  # an older heartbeat or answer says nothing about now
 OLDEST_LOOKED_AT = 50
 WORKER = "worker:"  # heartbeats of this machine's workers in the journal's meta table
-_FACTS = "facts"
-TICK_S = 1.0
-INDEX_S = 0.5  # of each tick, at most
-LONG_TICK = 5  # in ticks
-TURN_MS = 15_000
-_TURN = "figures_turn"
+FACTS = "facts"
 
 
 class Facts(BaseModel):
@@ -83,7 +65,7 @@ class DestinationView(BaseModel):
     word, the same wherever the destination is shown."""
 
     enabled: bool | None
-    breaker: Literal["closed", "open", "half-open"] | None
+    breaker: BreakerState | None
     paused: Pause | None
     waiting: int = 0
     dead: int = 0
@@ -151,7 +133,7 @@ def fleet_state(service: Service) -> FleetState:
     service.guard.refresh()
     with service.journal.reading() as step:
         now_ms = step.now_ms
-        asked = Facts.model_validate_json(step.meta(_FACTS) or "{}")
+        asked = Facts.model_validate_json(step.meta(FACTS) or "{}")
         facts = asked if now_ms - asked.at_ms <= FRESH_MS else Facts()
         members = {name: about for name, about in facts.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
@@ -159,7 +141,7 @@ def fleet_state(service: Service) -> FleetState:
         if lost_ms and status == "suspected":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
         tripped = {name for about in others for name in about.get("tripped", ())}
-        workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
+        workers = own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
         shares = [facts.suppressed_share, *(about.get("suppressed_share") for about in others)]
         return FleetState(
             now_ms=now_ms,
@@ -167,7 +149,7 @@ def fleet_state(service: Service) -> FleetState:
             redis_status=status,
             lost_ms=lost_ms or None,
             era=step.meta("era"),
-            **_read_progress(step),
+            **read_progress(step),
             destinations=_read_destinations(service, step, tripped),
             ten_minutes=read_recent(step, MINUTE_S, 10 * MINUTE_S),
             hour=read_recent(step, MINUTE_S, HOUR_S),
@@ -180,7 +162,7 @@ def fleet_state(service: Service) -> FleetState:
         )
 
 
-def _read_progress(step: Step) -> dict[str, Any]:
+def read_progress(step: Step) -> dict[str, Any]:
     """How much this machine knows of the fleet's work, and the fleet of its own."""
     read_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "gap_ms"))
     (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
@@ -240,112 +222,7 @@ def _oldest_s(step: Step, destination: str) -> int:
     return (step.now_ms - min(since)) // 1000
 
 
-def _own_workers(step: Step) -> int:
+def own_workers(step: Step) -> int:
     """Worker processes of this machine with a recent heartbeat."""
     rows = step.query("SELECT value FROM meta WHERE key GLOB ?", (f"{WORKER}*",))
     return sum(abs(step.now_ms - int(beat_ms)) < FRESH_MS for (beat_ms,) in rows)
-
-
-# Behind the requests
-
-
-def find_facts(service: Service) -> None:
-    """Asks Redis, measures stored payloads, and records both for all processes of this machine."""
-    facts = Facts(members=service.fleet.members if service.fleet else {})
-    registry = service.coordinator.registry
-    if registry and service.coordinator.redis.status == "up":
-        try:
-            info = read_info(registry, "memory") | read_info(registry, "stats")
-            sizes = registry.ask(lambda client, prefix: client.hvals(f"{prefix}room"))
-            facts.redis_payload_bytes = sum(map(int, sizes))
-            facts.redis_payload_limit_bytes = most_payload_bytes(registry, info.get("maxmemory", 0))
-            facts.maxmemory_policy, facts.evicted_keys = info.get("maxmemory_policy"), info.get("evicted_keys")
-            facts.used_bytes, facts.limit_bytes = info.get("used_memory"), info.get("maxmemory") or None
-        except DeduplicationError as error:
-            log.info("Redis did not report its state: %s", error)
-    with service.journal.reading() as step:
-        facts.journal_payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
-        used = step.query("SELECT sum(size) FROM payloads WHERE domain <> '' GROUP BY domain ORDER BY 1 DESC LIMIT 1")
-        facts.suppressed_share = used[0][0] / service.journal.retention.suppressed_bytes if used else 0
-    with service.journal.step() as step:
-        facts.at_ms = step.now_ms
-        step.set_meta(_FACTS, facts.model_dump_json())
-        silent = "DELETE FROM meta WHERE key GLOB ? AND CAST(value AS INTEGER) < ?"
-        step.query(silent, (f"{WORKER}*", step.now_ms - 3 * FRESH_MS))
-
-
-def describe_machine(service: Service) -> dict[str, Any]:
-    """What the other machines learn about this one from its heartbeat."""
-    tripped = [name for name in service.config.destinations if service.guard.breaker(name) != "closed"]
-    with service.journal.reading() as step:
-        workers = _own_workers(step)
-        share = Facts.model_validate_json(step.meta(_FACTS) or "{}").suppressed_share
-        about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step)}
-    return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}
-
-
-class Watch:
-    """Every second each process reads pauses and breakers, and writes what it has counted. One process of the machine
-    has the turn: it fills the search index and deletes expired files, and every five seconds asks Redis, shares the
-    counts and evaluates the alarms. If it is silent for 15 seconds, another one takes over. Pauses are read by a thread
-    of their own, because alarms and files wait for other servers."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._id = secrets.token_hex(6)
-        self._has_turn = False
-        self._ticks = 0
-        self._threads = Threads("watch", self._tick_on, self._refresh_guard)
-        self.start = self._threads.start
-        service.coordinator.redis.count = service.meter.count
-
-    def close(self) -> None:
-        """Writes what was counted. Another process may take the turn at once."""
-        self._threads.close()
-        for task in (self._service.meter.flush, self._sign_off):
-            try_to(task, "background work")
-
-    def tick(self) -> None:
-        """What fails is logged, and tried again with the next tick."""
-        for task in self._tasks():
-            try_to(task, "background work")
-        self._ticks += 1
-
-    def _tasks(self) -> Iterator[Callable[[], object]]:
-        service, registry = self._service, self._service.coordinator.registry
-        if registry:
-            service.meter.count((TICK_S, REDIS_S, service.coordinator.redis.status))
-        else:  # otherwise the fleet's thread does it
-            yield service.coordinator.tend
-        yield service.meter.flush
-        yield self._sign_in
-        if self._has_turn and self._ticks % LONG_TICK == 0:
-            yield partial(find_facts, service)
-            if registry and service.coordinator.redis.status == "up":
-                yield partial(service.meter.share, registry)
-                yield partial(share_actions, service.journal, service.settings.data_dir)
-            yield lambda: service.alarms.evaluate(fleet_state(service))
-            yield service.meter.purge
-        if self._has_turn:
-            yield partial(catch_up, service.journal, INDEX_S)
-            yield service.files.sweep
-
-    def _sign_in(self) -> None:
-        """Takes or keeps the turn, if it is free. A worker is counted as long as it does this."""
-        with self._service.journal.step() as step:
-            self._has_turn = step.lead(_TURN, self._id, TURN_MS)
-            if self._service.is_worker:
-                step.set_meta(f"{WORKER}{self._id}", str(step.now_ms))
-
-    def _sign_off(self) -> None:
-        with self._service.journal.step() as step:
-            own = "DELETE FROM meta WHERE key = ? OR (key = ? AND value GLOB ?)"
-            step.query(own, (f"{WORKER}{self._id}", _TURN, f"{self._id}*"))
-
-    def _tick_on(self) -> None:
-        self.tick()
-        self._threads.stop.wait(TICK_S)
-
-    def _refresh_guard(self) -> None:
-        self._service.guard.refresh()
-        self._threads.stop.wait(TICK_S)

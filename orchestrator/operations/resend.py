@@ -58,10 +58,9 @@ def replay_email(service: Service, id_: str, how: Replay, only: str = "") -> str
     REPLAYED if there was one, otherwise the reason."""
     with service.journal.reading() as step:
         entry = step.read(id_)
-    if entry is None:
-        return Refusal.UNKNOWN
-    ids = [f"{id_}:{delivery.destination}" for delivery in entry.deliveries if only in ("", delivery.destination)]
-    results = [send_again(service, delivery, how) for delivery in ids]
+    deliveries = entry.deliveries if entry else ()
+    wanted = [delivery.destination for delivery in deliveries if only in ("", delivery.destination)]
+    results = [send_again(service, f"{id_}:{destination}", how) for destination in wanted]
     return min(
         results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED), default=Refusal.UNKNOWN
     )

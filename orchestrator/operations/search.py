@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,7 +23,6 @@ from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
-from orchestrator.operations.alarms import LATE_S
 from orchestrator.pipeline import SKIPPED_AT, Status
 from orchestrator.privacy import Privacy
 
@@ -37,6 +35,7 @@ MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
+LATE_S = 15 * 60  # a delivery that has waited for longer needs attention
 MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
@@ -185,17 +184,73 @@ class InvalidCursor(ValueError):
     """Not a cursor of this list. Clients can send anything, so no cursor is trusted."""
 
 
-@dataclass
-class _Query:
-    """A list: parts of a SELECT on entries ``e``, ordered by ``time``, then ``seq``, then ``destination``."""
+class Listing:
+    """Parts of a SELECT on entries ``e``, ordered by ``time``, then ``seq``, then ``destination``. ``has``: only emails
+    with such a delivery."""
 
-    values: dict[str, Any]
-    source: str = "entries e"
-    time: str = "e.created_ms"
-    seq: str = "e.seq"
-    destination: str = "''"
-    direction: str = "DESC"
-    where: list[str] = field(default_factory=lambda: ["1"])
+    source = "entries e"
+    time = "e.created_ms"
+    seq = "e.seq"
+    destination = "''"
+    direction = "DESC"
+
+    def __init__(self, step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None = None) -> None:
+        self.where = ["1"]
+        moments = {name: int(at.timestamp() * 1000) for name in ("since", "until") if (at := getattr(wanted, name))}
+        self.values: dict[str, Any] = {**wanted.model_dump(), **moments}
+        self.values |= {"now_ms": step.now_ms, "steady_ms": step.steady_ms}
+        self._search(step, wanted, privacy)
+        if isinstance(wanted, DecisionFilter) and wanted.status:
+            self.where.append(_BY_STATUS[wanted.status])
+        if wanted.outcome:
+            which = "= :destination" if wanted.destination else "<> ''"  # coalesce() would use no index
+            self.where.append(_BY_OUTCOME[wanted.outcome].format(which=which))
+        if isinstance(wanted, DeliveryFilter):
+            has = wanted.status
+            self.destination = "d.destination"
+            if wanted.destination:
+                self.where.append("d.destination = :destination")
+            if has:
+                self.where.append(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
+            if has in BY_DELIVERY and self.time != BY_PLACE:
+                self.source, self.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
+                self.time, self.direction = BY_DELIVERY[has]
+            else:
+                self.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
+        if has:
+            self.where.append(f"instr(e.outcomes, '={has} ')")
+        conditions = dict(_CONDITIONS)
+        if wanted.gate == Gate.IDENTITY.value:  # an exact repeat has no entry of its own
+            conditions["gate"] = _BY_OUTCOME[EmailOutcome.DUPLICATE]
+        self.where += [conditions[name] for name in conditions if getattr(wanted, name) is not None]
+
+    def _search(self, step: Step, wanted: Filter, privacy: Privacy) -> None:
+        """By a complete id or thread, or by words of sender and subject."""
+        text, sender = wanted.q or "", privacy.text(wanted.sender or "")
+        keys = _keys_of(text, privacy) | {"thread": f"thread:{bounded_key(without_brackets(text))}"}
+        found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = :thread"  # noqa: S608
+        if text and step.query(f"SELECT 1 FROM ({found}) LIMIT 1", keys):  # noqa: S608
+            self.where.append(f"e.seq IN ({found})")
+            self.values |= keys
+            text = ""
+        words = [privacy.text(text)] if privacy.is_strict else text.split()
+        matches = []
+        for column, word in (*(("{sender subject}", word) for word in words), ("sender", sender)):
+            if len(word) >= SHORTEST_INDEXED:
+                quoted = word.replace('"', '""')
+                matches.append(f'{column} : "{quoted}"')
+            elif word:
+                name = f"short{len(self.values)}"
+                self.where.append(f"instr(lower({_SEARCHED[column]}), :{name})")
+                self.values[name] = word.lower()
+        if not (text or sender):
+            return
+        newest = f"(SELECT rowid, * FROM search ORDER BY rowid DESC LIMIT {MOST_SCANNED})"  # noqa: S608
+        self.source = f"{'search' if matches else newest} s CROSS JOIN entries e ON e.seq = s.seq AND s.rowid = {PLACE}"
+        self.time = BY_PLACE
+        if matches:
+            self.where.append("s.search MATCH :words")
+            self.values["words"] = " AND ".join(matches)
 
     def select(self, columns: str, most: int, order: str = "") -> str:
         return f"SELECT {columns} FROM {self.source} WHERE {' AND '.join(self.where)}{order} LIMIT {most}"  # noqa: S608
@@ -225,18 +280,18 @@ def find_ids(
     if wanted.q or wanted.sender:
         catch_up(service.journal)
     with service.journal.reading() as step:
-        query = _select(step, wanted, service.privacy, has)
+        listing = Listing(step, wanted, service.privacy, has)
         if cursor:
-            query.start_after(cursor)
-        order = f" ORDER BY {query.time} {query.direction}"
-        if query.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
-            order += f", {query.seq} {query.direction}, {query.destination}"
-        columns = f"e.id, {query.destination}, {query.time}, {query.seq}"
-        rows = step.query(query.select(columns, limit + 1, order), query.values)
+            listing.start_after(cursor)
+        order = f" ORDER BY {listing.time} {listing.direction}"
+        if listing.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
+            order += f", {listing.seq} {listing.direction}, {listing.destination}"
+        columns = f"e.id, {listing.destination}, {listing.time}, {listing.seq}"
+        rows = step.query(listing.select(columns, limit + 1, order), listing.values)
     following = None
     if len(rows) > limit:
         _, destination, time_, seq = rows[limit - 1]
-        following = f"{query.time}~{time_ or 0}~{seq}~{destination}"
+        following = f"{listing.time}~{time_ or 0}~{seq}~{destination}"
     is_delivery = isinstance(wanted, DeliveryFilter)
     return [f"{id_}:{destination}" if is_delivery else id_ for id_, destination, *_ in rows[:limit]], following
 
@@ -244,12 +299,10 @@ def find_ids(
 def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[EmailOutcome | None]) -> list[int]:
     """How many emails a list has with each of these outcomes (None: with any); of a search, at most MOST_COUNTED."""
     most = MOST_COUNTED if wanted.q or wanted.sender else ALL
-    counts = []
     with service.journal.reading() as step:
-        for outcome in outcomes:
-            query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy)
-            counts.append(step.query(f"SELECT count(*) FROM ({query.select('1', most)})", query.values)[0][0])  # noqa: S608
-    return counts
+        asked = [wanted.model_copy(update={"outcome": outcome}) for outcome in outcomes]
+        lists = [Listing(step, each, service.privacy) for each in asked]
+        return [step.query(f"SELECT count(*) FROM ({each.select('1', most)})", each.values)[0][0] for each in lists]  # noqa: S608
 
 
 def count_repeats(service: Service, since: datetime | None) -> int:
@@ -257,65 +310,6 @@ def count_repeats(service: Service, since: datetime | None) -> int:
     query = "SELECT total(r.count) FROM repeats r CROSS JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
     with service.journal.reading() as step:
         return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
-
-
-def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None = None) -> _Query:
-    moments = {name: int(at.timestamp() * 1000) for name in ("since", "until") if (at := getattr(wanted, name))}
-    query = _Query({**wanted.model_dump(), **moments, "now_ms": step.now_ms, "steady_ms": step.steady_ms})
-    _search(query, step, wanted, privacy)
-    if isinstance(wanted, DecisionFilter) and wanted.status:
-        query.where.append(_BY_STATUS[wanted.status])
-    if wanted.outcome:
-        which = "= :destination" if wanted.destination else "<> ''"  # coalesce() would use no index
-        query.where.append(_BY_OUTCOME[wanted.outcome].format(which=which))
-    if isinstance(wanted, DeliveryFilter):
-        has = wanted.status
-        query.destination = "d.destination"
-        if wanted.destination:
-            query.where.append("d.destination = :destination")
-        if has:
-            query.where.append(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
-        if has in BY_DELIVERY and query.time != BY_PLACE:
-            query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
-            query.time, query.direction = BY_DELIVERY[has]
-        else:
-            query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
-    if has:
-        query.where.append(f"instr(e.outcomes, '={has} ')")
-    conditions = dict(_CONDITIONS)
-    if wanted.gate == Gate.IDENTITY.value:  # an exact repeat has no entry of its own
-        conditions["gate"] = _BY_OUTCOME[EmailOutcome.DUPLICATE]
-    query.where += [conditions[name] for name in conditions if getattr(wanted, name) is not None]
-    return query
-
-
-def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
-    """By a complete id or thread, or by words of sender and subject."""
-    text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    keys = _keys_of(text, privacy) | {"thread": f"thread:{bounded_key(without_brackets(text))}"}
-    found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = :thread"  # noqa: S608
-    if text and step.query(f"SELECT 1 FROM ({found}) LIMIT 1", keys):  # noqa: S608
-        query.where.append(f"e.seq IN ({found})")
-        query.values |= keys
-        text = ""
-    words = [privacy.text(text)] if privacy.is_strict else text.split()
-    matches = []
-    for column, word in (*(("{sender subject}", word) for word in words), ("sender", sender)):
-        if len(word) >= SHORTEST_INDEXED:
-            quoted = word.replace('"', '""')
-            matches.append(f'{column} : "{quoted}"')
-        elif word:
-            name = f"short{len(query.values)}"
-            query.where.append(f"instr(lower({_SEARCHED[column]}), :{name})")
-            query.values[name] = word.lower()
-    if not (text or sender):
-        return
-    newest = f"(SELECT rowid, * FROM search ORDER BY rowid DESC LIMIT {MOST_SCANNED})"  # noqa: S608
-    query.source = f"{'search' if matches else newest} s CROSS JOIN entries e ON e.seq = s.seq AND s.rowid = {PLACE}"
-    query.time = BY_PLACE
-    if matches:
-        query.where.append("s.search MATCH :words")
-        query.values["words"] = " AND ".join(matches)
 
 
 # By a key: an id, email id, Message-ID, webhook-id or sender
@@ -352,8 +346,7 @@ def index_some(journal: Journal) -> int:
     """Makes the next entries searchable, and removes some that are gone. Returns how many."""
     # Read first: a search must not wait for the write lock when there is nothing to index.
     with journal.reading() as step:
-        is_behind = step.last_seq() > int(step.meta("searched") or 0)
-        if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
+        if step.last_seq() <= int(step.meta("searched") or 0) and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
             return 0
     fields = ("item", "subject", "sender", "thread")
     item, subject, sender, thread = (f"json_extract(e.data, '$.about.{field}')" for field in fields)

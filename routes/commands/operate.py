@@ -273,7 +273,8 @@ def send_test(destination: str, as_json: bool) -> None:
         tested = destinations.send_test(service, destination, user_name())
     answer = tested.error or (f"answered {tested.status_code}" if tested.status_code else "printed")
     done = f"{destination} {'refused' if tested.error else 'accepted'} it after {tested.latency_ms} ms: {answer}"
-    show({"destination": destination, "taken": not tested.error, **vars(tested)}, as_json, done)
+    result = {"latency_ms": tested.latency_ms, "status_code": tested.status_code, "error": tested.error}
+    show({"destination": destination, "taken": not tested.error, **result}, as_json, done)
     if tested.error:
         sys.exit(1)
 

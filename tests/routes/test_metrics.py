@@ -10,8 +10,8 @@ from orchestrator.build import build
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError, load_settings
 from orchestrator.delivery.counters import GUESS_RATE
-from orchestrator.operations.fleet_state import find_facts
 from orchestrator.version import our_version
+from orchestrator.watch import find_facts
 from routes.metrics import serving_metrics
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.prometheus_server import samples

@@ -17,7 +17,8 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, describe_machine, find_facts, fleet_state
+from orchestrator.operations.fleet_state import FleetState, fleet_state
+from orchestrator.watch import describe_machine, find_facts
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.pipeline import limited

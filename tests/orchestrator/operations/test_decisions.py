@@ -10,15 +10,15 @@ from msgspec import structs
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.build import Service
-from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
 from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (
     _BY_STATUS,
+    LATE_S,
     DecisionFilter,
     DeliveryFilter,
     InvalidCursor,
-    _select,
+    Listing,
     count_emails,
     count_repeats,
     find_ids,
@@ -105,7 +105,7 @@ def test_what_waits_for_one_destination_is_found_by_an_index(desk: Desk) -> None
     with desk.service.journal.reading() as step:
         for outcome in ("waiting", "needs_attention"):
             wanted = DecisionFilter.model_validate({"outcome": outcome, "destination": "crm"})
-            query = _select(step, wanted, desk.service.privacy)
+            query = Listing(step, wanted, desk.service.privacy)
             plan = step.query(f"EXPLAIN QUERY PLAN {query.select('1', 1)}", query.values)
             assert "INDEX deliveries_due (destination=?" in str(plan)
 

@@ -10,9 +10,10 @@ from deduplication import again
 from deduplication.files import check_free_space
 from deduplication.journal.entry import Attempt, DeliveryStatus
 from orchestrator.delivery.sender import put_off
-from orchestrator.operations.fleet_state import FRESH_MS, Facts, Watch, find_facts, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Facts, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version
+from orchestrator.watch import Watch, find_facts
 from tests.deduplication.journal.world import Email, claimed, send, stored, take
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 

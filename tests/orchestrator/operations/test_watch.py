@@ -12,7 +12,8 @@ from deduplication import members
 from deduplication.errors import StoreUnavailable
 from orchestrator.metrics.meter import GROUPS, read_sums
 from orchestrator.operations.alarms import diagnose
-from orchestrator.operations.fleet_state import TURN_MS, Watch, fleet_state
+from orchestrator.operations.fleet_state import fleet_state
+from orchestrator.watch import TURN_MS, Watch
 from tests.deduplication.journal.world import Email, ask, send
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
