@@ -112,7 +112,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
         values=partial(email_field, email),
         payload=partial(_payload, email, ids[0]),
-        has_files=email.original is not None or any(each.data is not None for each in email.attachments),
+        has_files=email.original is not None or any(file.data is not None for file in email.attachments),
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
         folded_subject=folded_subject,

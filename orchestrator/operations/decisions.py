@@ -189,7 +189,7 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
             gates=list(_gate_reports(entry)),
             original_email=_view(service, step, original) if original else None,
             payload_bytes=max((delivery.payload_bytes for delivery in brief.deliveries), default=0),
-            payload_machine=next((each.payload_machine for each in brief.deliveries if each.payload_machine), None),
+            payload_machine=next((view.payload_machine for view in brief.deliveries if view.payload_machine), None),
             payload=unpack(stored) if stored else None,
         )
 

@@ -300,9 +300,11 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     """How many emails a list has with each of these outcomes (None: with any); of a search, at most MOST_COUNTED."""
     most = MOST_COUNTED if wanted.q or wanted.sender else ALL
     with service.journal.reading() as step:
-        asked = [wanted.model_copy(update={"outcome": outcome}) for outcome in outcomes]
-        lists = [Listing(step, each, service.privacy) for each in asked]
-        return [step.query(f"SELECT count(*) FROM ({each.select('1', most)})", each.values)[0][0] for each in lists]  # noqa: S608
+        counts = []
+        for outcome in outcomes:
+            listing = Listing(step, wanted.model_copy(update={"outcome": outcome}), service.privacy)
+            counts.append(step.query(f"SELECT count(*) FROM ({listing.select('1', most)})", listing.values)[0][0])  # noqa: S608
+        return counts
 
 
 def count_repeats(service: Service, since: datetime | None) -> int:
