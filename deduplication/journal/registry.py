@@ -183,6 +183,13 @@ class Commit:
         reset, _, ids = self.value(pointer_key(label)).partition("|")
         return Pointer(int(reset or 0), tuple(filter(None, ids.split(","))))
 
+    def under(self, pointer: Pointer) -> tuple[Entry, ...]:
+        """The entries that a name refers to. The step is composed again if one of them has changed, as two machines may
+        join the same returned entry."""
+        for id_ in pointer.ids:
+            self.value(f"e:{id_}")
+        return self.view.under(pointer)
+
     def ask(self, how: str, key: str, argument: str = "") -> bool:
         question = (how, key, argument)
         return self._questions.setdefault(question, self.view.answers.get(question, False))
@@ -294,6 +301,7 @@ class Registry:
         values: dict[str, str] = {}  # what Redis has once the hold is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
+            values.clear()
             commit.only_open, commit.before_ms = True, before_ms
             if is_behind and commit.ask("exists", "restoring"):
                 raise StoreUnavailable("Redis is being refilled by another machine")
@@ -349,7 +357,7 @@ class Registry:
                 how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
                 is_marked = commit.ask(how, mark.key, value)
             if is_marked or pointer != NO_POINTER:
-                entries, mine = commit.view.under(pointer), here.of(name)
+                entries, mine = commit.under(pointer), here.of(name)
                 # A known email with this name explains the mark, and was compared on its own (25).
                 is_foreign = is_marked and (mine.is_foreign or not (entries or mine.entries or mine.ended))
                 states[name.label] = NameState(is_marked, entries, (), is_foreign, pointer.reset)
@@ -386,7 +394,7 @@ class Registry:
         2)."""
 
         def compose(commit: Commit) -> None:
-            entries = {name: commit.view.under(commit.pointer(label)) for label, name in labels.items()}
+            entries = {name: commit.under(commit.pointer(label)) for label, name in labels.items()}
             under = [(name, entry) for name, found in entries.items() for entry in found]
             held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}
             commit.is_needed = bool(held) or commit.view is NOTHING
@@ -464,7 +472,7 @@ class Registry:
             commit.is_needed = False
             return Published("", is_reset=True)
         states = {
-            name.label: NameState(entries=commit.view.under(pointers[label]))
+            name.label: NameState(entries=commit.under(pointers[label]))
             for label, name in labels.items()
             if pointers[label].ids not in ((), (entry.id,))
         }
@@ -656,7 +664,7 @@ class Registry:
             number = again or max(now_ms * 1000, *(pointer.reset + 1 for pointer in pointers.values()))
             gone = {}
             for label, pointer in pointers.items():
-                entries = commit.view.under(pointer)
+                entries = commit.under(pointer)
                 is_busy = any(entry.is_busy(now_ms) for entry in entries)
                 is_newer = again and (pointer.reset >= again or any(entry.reset >= again for entry in entries))
                 if not is_busy and not is_newer:

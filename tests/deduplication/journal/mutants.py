@@ -46,6 +46,8 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}",
             "held = {entry.id: replace(entry, deliveries=()) for _, entry in under}",
         ),
+        "2 a hold compares the entries that it was shown": ('self.value(f"e:{id_}")', "pass"),
+        "9 what is published is that of the hold": ("            values.clear()\n", ""),
         "26 a late outcome frees no name that is held again": ("and is_held_again and", "and False and"),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),

@@ -10,11 +10,12 @@ import pytest
 from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import BY_SCRIPT, Delivery, DeliveryStatus, Entry, new_entry_id
-from deduplication.journal.rules import Busy, Claim, ProofUsed, Repeat
+from deduplication.journal.registry import Answer, Commit
+from deduplication.journal.rules import Busy, Claim, Judgement, ProofUsed, Repeat
 from deduplication.journal.sqlite import MOST_ROWS
 from deduplication.names import UNDATED, Gate, Kind, Name, shortened
 from deduplication.subject_group import group_name
-from tests.deduplication.conftest import Sync
+from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
     LEASE_MS,
     Email,
@@ -32,6 +33,7 @@ from tests.deduplication.journal.world import (
 )
 
 Pair = tuple[Machine, Machine]
+Race = Callable[[Callable[[Machine], object], Callable[[Machine, Entry], object]], tuple[object, Machine]]
 
 
 @pytest.fixture
@@ -180,6 +182,59 @@ def test_an_outcome_that_is_published_late_frees_no_name_that_is_held_again(pair
         (planned,) = claimed(other, Email(f"other {number}", **shared)).plan  # type: ignore[arg-type]
         assert planned.status is DeliveryStatus.WAITING and planned.waits_for
     second.stop()
+
+
+@pytest.fixture
+def race(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> Race:
+    """A returned email, and a step of a machine; something else happens between what Redis shows it and its commit."""
+    one, two, three = fleet.add(), fleet.add(), fleet.add()
+    fleet.open()
+    entry = returned(one, claimed(one, Email())).entry
+    one.tick()
+    two.follow()
+    assert entry
+
+    def run_race(
+        step: Callable[[Machine], object], strike: Callable[[Machine, Entry], object]
+    ) -> tuple[object, Machine]:
+        run, rounds = two.registry.run, list[object]()
+
+        def run_later(*commits: Commit, **options: bool) -> list[Answer]:
+            rounds.append(commits)
+            if len(rounds) == 2:
+                strike(three, entry)
+            return run(*commits, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(two.registry, "run", run_later)
+            result = step(two)
+        assert len(rounds) > 1, "nothing happened in between"
+        return result, two
+
+    return run_race
+
+
+def claim_it(machine: Machine, _: object = None) -> Claimed | Judgement:
+    return ask(machine, Email())
+
+
+def test_of_two_machines_that_are_shown_the_same_returned_email_one_gets_it(race: Race) -> None:
+    found, _ = race(claim_it, claim_it)
+    assert isinstance(found, Busy)
+
+
+def test_a_hold_that_was_composed_three_times_can_be_published(race: Race, fleet: Fleet3) -> None:
+    """The entry that it was about to join was released."""
+    found, two = race(claim_it, lambda _, entry: fleet.redis.client.delete(f"e:{entry.id}"))
+    assert isinstance(found, Claimed)
+    delivered(two, found)
+    assert two.coordinator.publish_settled() == 1
+
+
+def test_a_reset_keeps_what_a_machine_has_claimed_meanwhile(race: Race) -> None:
+    name = Email().claim("").own[0]
+    kept, _ = race(lambda machine: forget(machine.coordinator, {name.label: name}), claim_it)
+    assert kept == {name.label: []}
 
 
 def test_media_stop_only_if_all_of_them_are_known(pair: Pair, sync: Sync) -> None:
