@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.build import Service
 
 PAUSE_S = 0.01
-INDEXED_AT_ONCE = 40  # with merging, 2 to 5 ms of the journal's lock
+INDEXED_AT_ONCE = 80  # with merging, 3 to 5 ms of the journal's lock
 MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
