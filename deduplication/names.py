@@ -111,7 +111,7 @@ class Fingerprint(NamedTuple):
         return ".".join([part or "" for part in self]).rstrip(".")
 
     @classmethod
-    @lru_cache(maxsize=512)  # repeats are compared with earlier emails, usually recent ones
+    @lru_cache(maxsize=128)  # repeats are compared with earlier emails, usually recent ones
     def parse(cls, text: str) -> Fingerprint:
         return cls(*(part or None for part in text.split(".")))
 

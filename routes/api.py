@@ -1,4 +1,4 @@
-"""/api/admin, and what needs no token: files by their links, /api/openapi.json, /livez, /readyz, /health.
+"""/api/admin, /metrics, and what needs no token: files by their links, /api/openapi.json, /livez, /readyz, /health.
 
 Views call orchestrator/operations, and their annotations describe the API.
 """
@@ -161,7 +161,7 @@ def erase_emails(body: Erase) -> schemas.EraseAnswer:
     return schemas.EraseAnswer(status="erased", dry_run=body.dry_run, **dict(erase(service, body)))
 
 
-# Without a token
+# Without an operator's token
 
 FILE_NOTES = {
     200: "The file, always as a download; ranges are supported.",
@@ -204,6 +204,16 @@ def read_document() -> Answer:
 
         kept["openapi"] = build_document(current_app, service.config)
     return jsonify(kept["openapi"]), 200
+
+
+@public.get("/metrics")
+@Operation("Metrics for Prometheus", {200: str}, security=("adminToken", "metricsToken"))
+def scrape() -> Response:
+    token = bearer_token(request.headers.get("Authorization"))
+    require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.metrics))
+    from routes.metrics import exposition  # its library costs memory that only this view needs
+
+    return exposition(service, request.headers.get("Accept", ""))
 
 
 @public.get("/livez")

@@ -26,7 +26,6 @@ from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, 
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.page import COOKIE, SECURITY_HEADERS, as_page
-from routes.metrics import metrics
 from routes.responses import answer_error
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ def create_app(service: Service) -> Flask:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
     app.extensions["mailonce"] = service
-    for blueprint in (page, ingress_blueprint(service), api, public, metrics):
+    for blueprint in (page, ingress_blueprint(service), api, public):
         app.register_blueprint(blueprint)
 
     @app.before_request

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate, product
 from typing import Any
 
-from flask import Blueprint, Flask, Response, request
+from flask import Flask, Response
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -31,27 +31,21 @@ from orchestrator.metrics import meter
 from orchestrator.metrics.meter import Sums
 from orchestrator.operations.fleet_state import DestinationView, FleetState, fleet_state
 from orchestrator.version import our_version
-from routes.auth import TooManyGuesses, Unauthorized, bearer_token, require_operator_token
-from routes.endpoints import Operation, service
+from routes.api import scrape
+from routes.auth import TooManyGuesses, Unauthorized
 from routes.responses import answer_error
-
-metrics = Blueprint("metrics", __name__)
 
 Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
-SECURITY = ("adminToken", "metricsToken")
 COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME, meter.ROUTE)
 OUTCOMES = (DeliveryStatus.DELIVERED, meter.FAILED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
 BREAKERS = ("closed", "half-open", "open")
 REDIS_STATUSES = ("up", "suspected", "gone")
 
 
-@metrics.get("/metrics")
-@Operation("Metrics for Prometheus", {200: str}, security=SECURITY)
-def scrape() -> Response:
-    token = bearer_token(request.headers.get("Authorization"))
-    require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.metrics))
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+def exposition(service: Service, accept: str) -> Response:
+    """In the format that ``accept`` asks for."""
+    encode, content_type = choose_encoder(accept)
     return Response(encode(_Metrics(service)), content_type=content_type)
 
 
@@ -69,7 +63,7 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         server = make_server(settings.host, settings.worker_metrics_port, app, threaded=True)
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
-    app.register_blueprint(metrics)
+    app.add_url_rule("/metrics", view_func=scrape)
     app.extensions["mailonce"] = Service(settings, config)
     with closing(app.extensions["mailonce"]), server:
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -221,7 +221,7 @@ def _name_text(name: Name) -> str:
     return f"{_CODES[name.kind]}{kept}:{name.scope}:{name.value}"
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _name(_: type, text: str) -> Name:
     head, scope, value = text.split(":", 2)
     kind, kept = _KINDS[head[0]], head[1:]

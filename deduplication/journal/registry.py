@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 # How names and references are written
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def pointer_key(label: str) -> str:
     return f"n:{hashlib.blake2b(label.encode(), digest_size=10).hexdigest()}"
 
@@ -94,7 +94,7 @@ def write_reference(entry: Entry, lease_ms: int = 0) -> str:
     return json.encode([*head, *retries]).decode().replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def read_reference(entry_id: str, text: str) -> Entry:
     machine, created_ms, fingerprint, reset, answer, rows, *retries = json.decode(text)
     deliveries = tuple(_read_delivery(*row) for row in rows)
