@@ -94,7 +94,7 @@ def mark_subject_group_processed(
 
 def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
     """Reads the clock only once, so that all three are of the same month. An empty group is an empty member."""
-    member, key = group_id, "subject_groups"
+    member, key = group_id or "", "subject_groups"  # a subject without a group has None
     if group_id and options.get("enable_monthly_scope", True):
         member = monthly_scope_group_id(group_id, options.get("tz", UTC))
         key = f"{key}:{member.partition(':')[0]}"
