@@ -217,11 +217,11 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
 def translated(error: Exception) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
-    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
-        return translated(error.__cause__)  # of the node that was asked last
     text = str(error)
-    if text == _NO_CLUSTER:
-        return StoreMisconfigured(f"Redis is no Cluster: {text}")
+    # The error of the node that was asked last. redis-py says "not enabled" whatever that node refused, such as BUSY.
+    cause = error.__context__ if text == _NO_CLUSTER else error.__cause__
+    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(cause, Exception):
+        return translated(cause)
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if not isinstance(error, redis.exceptions.RedisError) or isinstance(error, _NO_ANSWER):

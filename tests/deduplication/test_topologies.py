@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,26 @@ def test_a_machine_starts_while_its_cluster_is_down_and_joins_it_later(cluster: 
         return machine.coordinator.redis.status == "up"
 
     wait_for(is_up)
+    machine.close()
+
+
+def test_a_cluster_that_runs_a_long_script_does_not_answer(cluster: list[RedisServer]) -> None:
+    def is_busy(node: RedisServer) -> bool:
+        with suppress(redis.ResponseError):
+            command(node, "PING")
+            return False
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        for node in cluster:
+            command(node, "CONFIG", "SET", "lua-time-limit", 1)
+            pool.submit(command, node, "EVAL", "while true do end", 0)
+        wait_for(lambda: all(map(is_busy, cluster)))
+        machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
+        machine.tick()
+        for node in cluster:
+            command(node, "SCRIPT", "KILL")
+    assert machine.coordinator.redis.status == "gone"
     machine.close()
 
 
