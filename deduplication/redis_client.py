@@ -135,11 +135,12 @@ def parse_address(url: str) -> Address:
     ValueError."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
-    if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
+    topologies = ("", "sentinel", "cluster") if hosts else ("",)
+    if scheme not in ("redis", "rediss", "unix") or topology not in topologies:
         raise ValueError("not a Redis address")
     user, password = (unquote(text or "") for text in (parts.username, parts.password))
     login = {"username": user, "password": password, "ssl": scheme == "rediss"}
-    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
     default_port = 26379 if topology == "sentinel" else 6379
     return Address(
         hosts=[(host.hostname or "localhost", host.port or default_port) for host in hosts],

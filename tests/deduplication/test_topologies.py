@@ -254,7 +254,9 @@ def test_a_socket_in_the_file_system(start: Start, tmp_path: Path) -> None:
     try_everything(f"unix://{tmp_path / 'redis.sock'}")
 
 
-@pytest.mark.parametrize("url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port"])
+@pytest.mark.parametrize(
+    "url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port", "redis+cluster://"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         parse_address(url)
