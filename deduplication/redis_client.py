@@ -169,7 +169,10 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         return cast(redis.Redis, sentinels.master_for(service or "mymaster", db=int(db or 0)))  # type: ignore[no-untyped-call]
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
-        return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))  # it asks for the nodes
+        try:
+            return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
+        except REDIS_ERRORS as error:  # the constructor asks for the nodes
+            raise translated(error) from error
     return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
 
 

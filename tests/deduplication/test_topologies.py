@@ -16,7 +16,7 @@ from deduplication import again, members
 from deduplication.again import forget, mark
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.registry import Commit, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
@@ -147,6 +147,8 @@ def test_a_cluster_that_is_entirely_down_does_not_answer(cluster: list[RedisServ
 def test_a_machine_starts_while_its_cluster_is_down_and_joins_it_later(cluster: list[RedisServer]) -> None:
     for node in cluster:
         node.kill()
+    with pytest.raises(StoreUnavailable):
+        connect(f"redis+cluster://127.0.0.1:{cluster[0].port}")
     machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
     machine.tick()
     assert machine.coordinator.redis.status == "gone"
@@ -178,6 +180,21 @@ def test_a_cluster_that_runs_a_long_script_does_not_answer(cluster: list[RedisSe
         for node in cluster:
             command(node, "SCRIPT", "KILL")
     assert machine.coordinator.redis.status == "gone"
+    machine.close()
+
+
+def test_a_cluster_answers_even_if_a_client_for_large_payloads_cannot_connect(cluster: list[RedisServer]) -> None:
+    for node in cluster:
+        command(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    seed = cluster[command(cluster[0], "CLUSTER", "KEYSLOT", "m") // 5462 - 1]  # another node has the keys
+    machine = open_machine(f"redis+cluster://127.0.0.1:{seed.port}", prefix="{m}:")
+    machine.tick()
+    seed.kill()
+    large = Commit()
+    large.write("SET", "large", "x" * (1 << 20))
+    with pytest.raises(StoreUnavailable):
+        machine.registry.run(large)
+    assert machine.coordinator.redis.status == "up"
     machine.close()
 
 
