@@ -94,7 +94,7 @@ def mark_subject_group_processed(
 
 def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
     """Reads the clock only once, so that all three are of the same month. An empty group is an empty member."""
-    member, key = group_id, "subject_groups"
+    member, key = group_id or "", "subject_groups"  # a subject without a group has None
     if group_id and options.get("enable_monthly_scope", True):
         member = monthly_scope_group_id(group_id, options.get("tz", UTC))
         key = f"{key}:{member.partition(':')[0]}"
@@ -135,11 +135,12 @@ def parse_address(url: str) -> Address:
     ValueError."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
-    if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
+    topologies = ("", "sentinel", "cluster") if hosts else ("",)
+    if scheme not in ("redis", "rediss", "unix") or topology not in topologies:
         raise ValueError("not a Redis address")
     user, password = (unquote(text or "") for text in (parts.username, parts.password))
     login = {"username": user, "password": password, "ssl": scheme == "rediss"}
-    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
     default_port = 26379 if topology == "sentinel" else 6379
     return Address(
         hosts=[(host.hostname or "localhost", host.port or default_port) for host in hosts],
@@ -168,7 +169,10 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         return cast(redis.Redis, sentinels.master_for(service or "mymaster", db=int(db or 0)))  # type: ignore[no-untyped-call]
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
-        return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))  # it asks for the nodes
+        try:
+            return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
+        except REDIS_ERRORS as error:  # the constructor asks for the nodes
+            raise translated(error) from error
     return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
 
 
@@ -217,11 +221,11 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
 def translated(error: Exception) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
-    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
-        return translated(error.__cause__)  # of the node that was asked last
     text = str(error)
-    if text == _NO_CLUSTER:
-        return StoreMisconfigured(f"Redis is no Cluster: {text}")
+    # The error of the node that was asked last. redis-py says "not enabled" whatever that node refused, such as BUSY.
+    cause = error.__context__ if text == _NO_CLUSTER else error.__cause__
+    if isinstance(error, redis.exceptions.RedisClusterException) and isinstance(cause, Exception):
+        return translated(cause)
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if not isinstance(error, redis.exceptions.RedisError) or isinstance(error, _NO_ANSWER):

@@ -106,12 +106,13 @@ def test_a_group_is_marked_under_its_keys(real: redis.Redis, options: Any, key: 
     assert not is_subject_group_processed(real, "lot_456", log)
 
 
-def test_an_empty_id_is_never_processed_and_never_marked(real: redis.Redis) -> None:
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_id_is_never_processed_and_never_marked(real: redis.Redis, empty: Any) -> None:
     remembered: set[str] = set()
-    assert not mark_email_id_processed(real, "", log, IDS_KEY, remembered)
-    assert not mark_subject_group_processed(real, "", log, memory_set=remembered)
-    assert not is_email_id_processed(real, "", log, IDS_KEY, {""})
-    assert not is_subject_group_processed(real, "", log, memory_set={""})
+    assert not mark_email_id_processed(real, empty, log, IDS_KEY, remembered)
+    assert not mark_subject_group_processed(real, empty, log, memory_set=remembered)
+    assert not is_email_id_processed(real, empty, log, IDS_KEY, {empty})
+    assert not is_subject_group_processed(real, empty, log, memory_set={empty})
     assert not real.keys("*processed*") and not real.keys("*groups*")
     assert not remembered
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from deduplication import again, members
 from deduplication.again import forget, mark
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.registry import Commit, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
@@ -146,6 +147,8 @@ def test_a_cluster_that_is_entirely_down_does_not_answer(cluster: list[RedisServ
 def test_a_machine_starts_while_its_cluster_is_down_and_joins_it_later(cluster: list[RedisServer]) -> None:
     for node in cluster:
         node.kill()
+    with pytest.raises(StoreUnavailable):
+        connect(f"redis+cluster://127.0.0.1:{cluster[0].port}")
     machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
     machine.tick()
     assert machine.coordinator.redis.status == "gone"
@@ -157,6 +160,41 @@ def test_a_machine_starts_while_its_cluster_is_down_and_joins_it_later(cluster: 
         return machine.coordinator.redis.status == "up"
 
     wait_for(is_up)
+    machine.close()
+
+
+def test_a_cluster_that_runs_a_long_script_does_not_answer(cluster: list[RedisServer]) -> None:
+    def is_busy(node: RedisServer) -> bool:
+        with suppress(redis.ResponseError):
+            command(node, "PING")
+            return False
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        for node in cluster:
+            command(node, "CONFIG", "SET", "lua-time-limit", 1)
+            pool.submit(command, node, "EVAL", "while true do end", 0)
+        wait_for(lambda: all(map(is_busy, cluster)))
+        machine = open_machine(f"redis+cluster://127.0.0.1:{cluster[0].port}", prefix="{m}:")
+        machine.tick()
+        for node in cluster:
+            command(node, "SCRIPT", "KILL")
+    assert machine.coordinator.redis.status == "gone"
+    machine.close()
+
+
+def test_a_cluster_answers_even_if_a_client_for_large_payloads_cannot_connect(cluster: list[RedisServer]) -> None:
+    for node in cluster:
+        command(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    seed = cluster[command(cluster[0], "CLUSTER", "KEYSLOT", "m") // 5462 - 1]  # another node has the keys
+    machine = open_machine(f"redis+cluster://127.0.0.1:{seed.port}", prefix="{m}:")
+    machine.tick()
+    seed.kill()
+    large = Commit()
+    large.write("SET", "large", "x" * (1 << 20))
+    with pytest.raises(StoreUnavailable):
+        machine.registry.run(large)
+    assert machine.coordinator.redis.status == "up"
     machine.close()
 
 
@@ -233,7 +271,9 @@ def test_a_socket_in_the_file_system(start: Start, tmp_path: Path) -> None:
     try_everything(f"unix://{tmp_path / 'redis.sock'}")
 
 
-@pytest.mark.parametrize("url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port"])
+@pytest.mark.parametrize(
+    "url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port", "redis+cluster://"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         parse_address(url)

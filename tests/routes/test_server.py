@@ -69,7 +69,7 @@ def refusal(folder: Path, *command: str, **settings: str) -> str:
         ("worker", {}, "DELIVER_BY must be workers for mailonce worker, got 'requests'$"),
         ("stats", {"TIMEZONE": "Mars"}, "TIMEZONE must be "),
         ("serve", {"HOST": "nowhere.invalid"}, "HOST and PORT must be a free address of this machine"),
-        ("serve", {"REDIS_URL": "{cluster}"}, "REDIS_URL must be a .*Cluster mode is not enabled"),
+        ("serve", {"REDIS_URL": "{cluster}"}, "REDIS_URL must be a .*cluster support disabled$"),
         ("serve", {"REDIS_URL": "{cluster_login}"}, "REDIS_URL must be a .*; Redis refused the credentials"),
         ("serve", {"REDIS_URL": "{redis}/99"}, "REDIS_URL must be a .*DB index is out of range$"),
         ("serve", {"REDIS_URL": "{login}/0"}, "REDIS_URL must be a .*; Redis refused the credentials"),
