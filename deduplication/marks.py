@@ -40,12 +40,12 @@ def mark_of(name: Name, group_ttl: bool) -> Mark:
 def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: str | None) -> list[Name]:
     """Finds names by their marks, even if no journal knows them; None matches everything. Only for resets, because it
     scans Redis. Finds all shared names that begin with ``value``, because their scope may follow."""
-    pattern = Name(kind, "*" if scope is None else re.escape(scope), f"{re.escape(value or '')}*")
+    pattern = Name(kind, "*" if scope is None else _escape_pattern(scope), f"{_escape_pattern(value or '')}*")
     has_scope, is_group = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT), kind is Kind.SUBJECT_GROUP
     names: list[Name] = []
     for group_ttl in (False, True) if is_group else (False,):
         mark, head = mark_of(pattern, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
-        keys = client.scan_iter(match=f"{re.escape(prefix)}{mark.key}", count=1000)
+        keys = client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000)
         if mark.member is not None and scope is not None:  # no scan for a single Set: Redis may have millions of keys
             keys = [f"{prefix}{mark_of(Name(kind, scope, ''), group_ttl).key}".encode()]
         for key in keys:
@@ -59,3 +59,8 @@ def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: s
             elif client.sismember(key, value):  # no scan: a day may have a million ids
                 names.append(Name(kind, rest, value))
     return names
+
+
+def _escape_pattern(text: str) -> str:
+    """Nothing else, because Redis finds the hash tag of a Cluster only in a pattern without a backslash before it."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)

@@ -25,9 +25,9 @@ MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they
 
 @frozen
 class Item:
-    """``of``: what was received. ``key`` is the same in every notation of it: webhook ids are made of it. If it is not
-    ``is_recognisable``, other items may have that key too. ``proof``: its provider's proof of origin, which may prove
-    no other item.
+    """``received`` is the email or message itself. ``key`` is the same in every notation of it: webhook ids are made of
+    it. If it is not ``is_recognisable``, other items may have that key too. ``proof``: its provider's proof of origin,
+    which may prove no other item.
 
     ``media`` are links known to be media; other links may be. ``values`` reads what routes may ask about, with all its
     values, ``folded`` has those that were read without case and accents: that takes time for a long body.
@@ -39,7 +39,7 @@ class Item:
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
-    of: Email | Message
+    received: Email | Message
     id: str
     key: str
     provider: str

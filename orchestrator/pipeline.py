@@ -179,7 +179,7 @@ class Pipeline:
         for delivery in outcome.deliveries:
             if delivery.status is DeliveryStatus.SKIPPED:
                 count((1, DELIVERIES, delivery.destination, delivery.status))
-        if item.of.date and not item.moment:
+        if item.received.date and not item.moment:
             outcome = replace(outcome, warnings=(UNREADABLE_DATE,))
         return outcome
 
@@ -197,7 +197,7 @@ class Pipeline:
         wanted = []
         for name in route.destinations:
             window_ms = route.content_window_ms(self.sender.destinations[name].config, item)
-            words = content_name(name, item.of.text, window_ms) if window_ms else None
+            words = content_name(name, item.received.text, window_ms) if window_ms else None
             wanted.append(Wanted(name, webhook_id(name, key), words))
         subject, sender = (next(iter(item.values(name)), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
@@ -299,7 +299,7 @@ class Pipeline:
 
     def _with_links(self, case: Case, entry_id: str) -> Case:
         """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
-        email = case.item.of
+        email = case.item.received
         if self.files is None or not isinstance(email, Email):
             return case
         domain = scope_of(email.sender_email, GroupScope.DOMAIN, hides_domain=self.privacy.is_strict)
@@ -380,7 +380,7 @@ def shared_names(
     mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
     links, identity = tuple[str, ...](), {**IDENTITY_PARAMETERS, **config.media.identity}
     if mode is not MediaMode.OFF:
-        links = (*item.media, *delivery_links(item.of.links, mode, config.media.hosts, identity))[:MOST_MEDIA]
+        links = (*item.media, *delivery_links(item.received.links, mode, config.media.hosts, identity))[:MOST_MEDIA]
     if not (group or links) or not (sender or is_older or item.is_message):  # without a sender, the scope is unknown
         return group, ()
     scope = "" if item.is_message else scope_of(sender, settings.group_scope, hides_domain=settings.privacy == "strict")

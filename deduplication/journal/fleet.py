@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 READ_AT_ONCE = 500
 APPLIED_AT_ONCE = 40  # some 5 ms of the journal's lock
-REST_S, MOST_BLOCK_MS = 0.02, 200
+REST_S = 0.02
+MOST_BLOCK_MS = 200
 RESTORED_AT_ONCE = 200
 HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 RESTORING_MS = SILENT_MS = REQUEST_MS = 60_000

@@ -484,8 +484,9 @@ class Registry:
         waits = DeliveryStatus.WAITING in result.statuses
         waited = present is not None and DeliveryStatus.WAITING in present.statuses
         kept = () if waits else self._kept  # a waiting delivery is kept until it ends
+        # Another request has claimed or stored the entry since: the names that it holds are not ours to free.
         newer = [delivery for delivery in result.deliveries if delivery not in entry.deliveries]
-        is_held_again = any(delivery.is_busy(commit.view.now_ms) for delivery in newer)  # and its names are not ours
+        is_held_again = any(delivery.is_busy(commit.view.now_ms) for delivery in newer)
         commit.write("SET", f"e:{entry.id}", after, *kept)
         for label, name in labels.items():
             if not name.is_own and is_held_again and name not in result.names:

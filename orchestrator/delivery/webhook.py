@@ -144,7 +144,7 @@ class Destination:
             large = _pieces(content, time.monotonic() + min(left_s, read_s)) if more_s else None
             options = {"body": large or content, "timeout": Timeout(left_s, connect_s, read_s), **UNREAD}
             with self._pools.urlopen("POST", self.config.url, headers=headers, **options) as response:
-                status, start = response.status, b""
+                status, retry_after, start = response.status, response.headers.get("Retry-After", ""), b""
                 # If the rest of the answer is lost or late, its status has still said whether the webhook was
                 # accepted: sending it again would only make a duplicate.
                 with suppress(errors.HTTPError):
@@ -156,7 +156,7 @@ class Destination:
         if 200 <= status < 300:
             return PostResult(status, receiver_id=_receiver_id(start))
         refusal = f"{self._name}: answered {status}{' Gone' if status == GONE else ''}"
-        return PostResult(status, refusal, _retry_after_s(response.headers.get("Retry-After", "")))
+        return PostResult(status, refusal, _retry_after_s(retry_after))
 
 
 def _print(webhook: Webhook) -> PostResult:
