@@ -413,6 +413,13 @@ def settle(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) 
     return replace(after, shared=()) if after.statuses.isdisjoint({*OPEN, DeliveryStatus.DELIVERED}) else after
 
 
+def without_name(entry: Entry, name: Name) -> Entry:
+    """The entry after a reset of a shared name, which frees only that name (21)."""
+    shared = tuple(other for other in entry.shared if other != name)
+    deliveries = tuple(replace(made, content=None) if made.content == name else made for made in entry.deliveries)
+    return replace(entry, shared=shared, deliveries=deliveries)
+
+
 def names_to_mark(entry: Entry) -> tuple[Name, ...]:
     """Own names once its provider was answered with 2xx, shared names once it was delivered, and the names of its words
     at the destinations that received it."""

@@ -49,7 +49,11 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         "26 a late outcome frees no name that is held again": ("and is_held_again and", "and False and"),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),
-        "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
+        "22 an older entry is not published after a reset": (
+            "if pointer.reset > entry.reset and labels[label].is_own:",
+            "if False:",
+        ),
+        "21 a reset of a shared name drops no entry": ("> entry.reset and labels[label].is_own:", "> entry.reset:"),
         "25 an email whose entry is here explains its mark in Redis": (
             "not (entries or mine.entries or mine.ended)",
             "not (entries or mine.ended)",

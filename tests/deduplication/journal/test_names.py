@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import BY_SCRIPT, Delivery, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.rules import Busy, Claim, ProofUsed, Repeat
 from deduplication.journal.sqlite import MOST_ROWS
-from deduplication.names import UNDATED, Gate, Kind, Name, shortened
+from deduplication.names import UNDATED, WEEK_MS, Gate, Kind, Name, shortened
 from deduplication.subject_group import group_name
-from tests.deduplication.conftest import Sync
+from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
     LEASE_MS,
     Email,
@@ -32,6 +33,7 @@ from tests.deduplication.journal.world import (
 )
 
 Pair = tuple[Machine, Machine]
+GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "g", WEEK_MS)
 
 
 @pytest.fixture
@@ -371,3 +373,32 @@ def test_a_reset_is_found_however_many_emails_have_its_name(alone: Machine) -> N
     claim = Email("new", message_id=CROWDED).claim("o")
     with alone.journal.reading() as step:
         assert step.known(claim.own, claim.fingerprint).reset == 7
+
+
+def test_resetting_a_group_frees_only_the_group_while_an_email_meets_it(pair: Pair, sync: Sync) -> None:
+    """Its outcome, which is older than the reset, was dropped with its payload."""
+    send(pair[0], Email("g1", group="g"))
+    sync()
+    stopped = claimed(pair[0], Email("g2", group="g"))
+    assert forget(pair[1].coordinator, {GROUP.label: GROUP}) == {}
+    settled = skipped(pair[0], stopped).entry
+    sync()
+    with pair[0].journal.reading() as step:
+        assert settled and step.payload(settled.id) == b"payload"
+
+
+def test_a_delivery_that_waits_for_a_group_is_sent_once_after_a_reset_of_it(fleet: Fleet3) -> None:
+    pair = (fleet.add(), fleet.add())
+    fleet.open()
+    first = claimed(pair[0], Email("g1", group="g"))
+    waiting = claimed(pair[1], Email("g2", group="g"))
+    stored(pair[1], waiting)
+    delivered(pair[0], first)
+    fleet.settle_down()
+    assert forget(pair[0].coordinator, {GROUP.label: GROUP}) == {}
+    for status in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERED):
+        (lent,) = take(pair[1])
+        assert pair[1].coordinator.finish(lent, replace(lent.delivery, status=status, next_try_ms=0))
+        fleet.settle_down()
+    assert take(pair[1]) == [] and isinstance(ask(pair[1], Email("g2", group="g")), Repeat)
+    assert claimed(pair[0], Email("g3", group="g")).plan[0].status is DeliveryStatus.SKIPPED
