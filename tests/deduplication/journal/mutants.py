@@ -87,6 +87,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return True",
         ),
         "3 no claim on a full disk": ("        self.journal.check_disk()\n", ""),
+        "10 a claim counts on its own machine": ("held.take.joined.without_claims()", "held.take.joined"),
         "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
         "26 a name marked without Redis counts": (
             'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',

@@ -375,6 +375,15 @@ def test_a_reset_is_found_however_many_emails_have_its_name(alone: Machine) -> N
         assert step.known(claim.own, claim.fingerprint).reset == 7
 
 
+def test_a_claim_of_another_machine_for_another_destination_ends_with_its_lease(pair: Pair) -> None:
+    """Its lease, by the clock of Redis, was counted by the clock of this machine, and so for ever."""
+    claimed(pair[0], Email(destinations=("chat",)))
+    delivered(pair[1], claimed(pair[1], Email()))
+    pair[0].time.pass_ms(LEASE_MS + 1)
+    again = claimed(pair[1], Email(destinations=("crm", "chat")))
+    assert [planned.destination for planned in again.to_send] == ["chat"]
+
+
 def test_resetting_a_group_frees_only_the_group_while_an_email_meets_it(pair: Pair, sync: Sync) -> None:
     """Its outcome, which is older than the reset, was dropped with its payload."""
     send(pair[0], Email("g1", group="g"))
