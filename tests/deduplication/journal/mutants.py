@@ -140,6 +140,10 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:",
             "if False:",
         ),
+        "27 no entry waits for a name beside those it has": (
+            "or (take.joined and _has(take.joined, stop.name, known.now_ms))",
+            "or False",
+        ),
         "28 a proof is good for one email": ('if known.proven.removeprefix(HELD) not in ("", claim.key):', "if False:"),
     },
     "sqlite.py": {

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from deduplication.again import forget
-from deduplication.journal.coordinator import Claimed
+from deduplication.journal.coordinator import Claimed, Settled
 from deduplication.journal.entry import BY_SCRIPT, Delivery, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.rules import Busy, Claim, ProofUsed, Repeat
 from deduplication.journal.sqlite import MOST_ROWS
@@ -382,6 +382,17 @@ def test_a_claim_of_another_machine_for_another_destination_ends_with_its_lease(
     pair[0].time.pass_ms(LEASE_MS + 1)
     again = claimed(pair[1], Email(destinations=("crm", "chat")))
     assert [planned.destination for planned in again.to_send] == ["chat"]
+
+
+@pytest.mark.parametrize("end", [stored, delivered])
+def test_an_email_does_not_take_a_name_that_one_of_its_deliveries_waits_for(
+    pair: Pair, end: Callable[[Machine, Claimed], Settled]
+) -> None:
+    """A later request of the email had more names; its first delivery then took the group from another email."""
+    claimed(pair[0], Email("g1", group="g"))
+    end(pair[0], claimed(pair[0], Email("one", media=("x",))))
+    assert isinstance(ask(pair[1], Email("one", media=("x",), group="g", destinations=("crm", "chat"))), Busy)
+    assert claimed(pair[1], Email("g2", group="g")).plan[0].waits_for == GROUP
 
 
 def test_resetting_a_group_frees_only_the_group_while_an_email_meets_it(pair: Pair, sync: Sync) -> None:
