@@ -368,7 +368,8 @@ def claim_entry(claim: Claim, take: Take, machine: str, now_ms: int, reset: int,
     fingerprint = entry.fingerprint
     if fingerprint != claim.fingerprint:
         fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
-    is_replaced = entry.shared and claim.is_by_script  # a crashed reservation, which may have had other links
+    asked_ms = lease_until_ms - claim.lease_ms
+    has_names = entry.is_delivered_somewhere or entry.is_busy(asked_ms)  # a lapsed claim may have had other names
     deliveries = entry.by_destination
     for delivery in take.deliveries:
         # A delivery that will be skipped for its words does not hold them, just as one that waits for a name.
@@ -378,7 +379,7 @@ def claim_entry(claim: Claim, take: Take, machine: str, now_ms: int, reset: int,
     return replace(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
-        shared=tuple(dict.fromkeys((*(() if is_replaced else entry.shared), *take.shared))),
+        shared=tuple(dict.fromkeys((*(entry.shared if has_names else ()), *take.shared))),
         fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),

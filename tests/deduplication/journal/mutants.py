@@ -140,6 +140,10 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:",
             "if False:",
         ),
+        "26 a lapsed claim leaves no names": (
+            "(*(entry.shared if has_names else ()), *take.shared)",
+            "(*entry.shared, *take.shared)",
+        ),
         "27 no entry waits for a name beside those it has": (
             "or (take.joined and _has(take.joined, stop.name, known.now_ms))",
             "or False",

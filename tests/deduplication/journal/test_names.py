@@ -395,6 +395,16 @@ def test_an_email_does_not_take_a_name_that_one_of_its_deliveries_waits_for(
     assert claimed(pair[1], Email("g2", group="g")).plan[0].waits_for == GROUP
 
 
+def test_a_claim_that_lapsed_leaves_no_names_to_the_next_one(pair: Pair) -> None:
+    """They were marked with it, and another email that held one by then was delivered as well."""
+    more = Email("one", media=("x",), group="g", destinations=("crm", "chat"))
+    claimed(pair[0], more, lease_ms=1)
+    pair[0].time.pass_ms(5)
+    claimed(pair[1], Email("g1", group="g"))
+    delivered(pair[0], claimed(pair[0], Email("one", media=("x",))))
+    assert isinstance(ask(pair[0], more), Busy)
+
+
 def test_resetting_a_group_frees_only_the_group_while_an_email_meets_it(pair: Pair, sync: Sync) -> None:
     """Its outcome, which is older than the reset, was dropped with its payload."""
     send(pair[0], Email("g1", group="g"))
