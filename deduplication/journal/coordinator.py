@@ -274,7 +274,7 @@ class Coordinator:
     ) -> Row | None:
         with self.journal.step() as step:
             before = step.read(claimed.entry.id)
-            present = before or claimed.entry
+            present = before or claimed.entry.without_claims()  # if it was reset or erased, only facts count
             settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
             if settled is None:
                 return None

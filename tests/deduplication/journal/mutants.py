@@ -70,7 +70,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "3 the claim knows its era": ('if held and held.era != step.meta("era"):', "if False:"),
         "5 the note reads what has changed since the claim": (
-            "            present = before or claimed.entry",
+            "            present = before or claimed.entry.without_claims()",
             "            present = claimed.entry",
         ),
         "6 stored is safe once Redis has it": (
@@ -87,6 +87,10 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return True",
         ),
         "3 no claim on a full disk": ("        self.journal.check_disk()\n", ""),
+        "22 a claim that was reset decides nothing": (
+            "before or claimed.entry.without_claims()",
+            "before or claimed.entry",
+        ),
         "10 a claim counts on its own machine": ("held.take.joined.without_claims()", "held.take.joined"),
         "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
         "26 a name marked without Redis counts": (

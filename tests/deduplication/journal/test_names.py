@@ -395,6 +395,16 @@ def test_an_email_does_not_take_a_name_that_one_of_its_deliveries_waits_for(
     assert claimed(pair[1], Email("g2", group="g")).plan[0].waits_for == GROUP
 
 
+def test_a_claim_that_lapsed_and_was_reset_decides_nothing(pair: Pair, sync: Sync) -> None:
+    """It was stored in the journal; Redis never accepted that, so the provider was asked to retry for ever."""
+    late = claimed(pair[0], Email(), lease_ms=1)
+    pair[0].time.pass_ms(5)
+    assert forget(pair[0].coordinator, Email().claim("").references) == {}
+    assert not stored(pair[0], late).is_safe
+    sync()
+    claimed(pair[0], Email())
+
+
 def test_a_claim_that_lapsed_leaves_no_names_to_the_next_one(pair: Pair) -> None:
     """They were marked with it, and another email that held one by then was delivered as well."""
     more = Email("one", media=("x",), group="g", destinations=("crm", "chat"))
