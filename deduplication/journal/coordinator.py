@@ -215,7 +215,7 @@ class Coordinator:
             joined = base
             if held and held.take.joined:
                 base = base or step.read(claim.entry)  # known here under other names
-                joined = rules.merge(base, held.take.joined, step.steady_ms)
+                joined = rules.merge(base, held.take.joined.without_claims(), step.steady_ms)
             reset = max(known.reset, held.entry.reset if held else 0)
             take = Take(joined, (), take.deliveries, take.shared, take.stop)
             entry = rules.claim_entry(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
@@ -272,7 +272,7 @@ class Coordinator:
     ) -> Row | None:
         with self.journal.step() as step:
             before = step.read(claimed.entry.id)
-            present = before or claimed.entry
+            present = before or claimed.entry.without_claims()  # if it was reset or erased, only facts count
             settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
             if settled is None:
                 return None

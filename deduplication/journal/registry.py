@@ -468,9 +468,12 @@ class Registry:
         labels = {**commit.view.labels, **labels_of(entry)}
         text = commit.value(f"e:{entry.id}")
         pointers = {label: commit.pointer(label) for label in labels}
-        if max((pointer.reset for pointer in pointers.values()), default=0) > entry.reset:
-            commit.is_needed = False
-            return Published("", is_reset=True)
+        for label, pointer in pointers.items():
+            if pointer.reset > entry.reset and labels[label].is_own:
+                commit.is_needed = False
+                return Published("", is_reset=True)
+            if pointer.reset > entry.reset and entry.id not in pointer.ids:  # otherwise it took the name after that
+                entry = rules.without_name(entry, labels[label])
         states = {
             name.label: NameState(entries=commit.under(pointers[label]))
             for label, name in labels.items()

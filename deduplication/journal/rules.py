@@ -269,7 +269,7 @@ def find_stop(name: Name, known: Known, same: Iterable[Entry]) -> Stop | None:
     it: a name that they hold or have marked is free."""
     state = known.of(name)
     ours = {entry.id for entry in same}
-    if any(entry.id in ours and (entry.is_delivered_somewhere or holds(entry, name)) for entry in state.entries):
+    if any(entry.id in ours and _has(entry, name) for entry in state.entries):
         return None
     others = [entry for entry in (*state.entries, *state.ended) if entry.id not in ours]
     if not state.is_marked:
@@ -284,6 +284,10 @@ def holds(entry: Entry, name: Name, now_ms: int = -1) -> bool:
     lease has, holds nothing. A name of words concerns one destination only."""
     holding = (delivery for delivery in entry.deliveries if delivery.waits_for is None and delivery.is_busy(now_ms))
     return any(name.gate is not Gate.CONTENT or delivery.destination == name.scope for delivery in holding)
+
+
+def _has(entry: Entry, name: Name, now_ms: int = -1) -> bool:
+    return entry.is_delivered_somewhere or holds(entry, name, now_ms)
 
 
 def _try_gate(gate: Gate, names: Iterable[Name], known: Known, same: Iterable[Entry]) -> tuple[Stop | None, list[Name]]:
@@ -319,7 +323,8 @@ def judge(claim: Claim, known: Known) -> Judgement:
         stop, free = _try_gate(gate, claim.shared, known, take.candidates)
         if stop and not stop.is_held:
             return replace(take, deliveries=_skip(take.deliveries), shared=(), stop=stop)
-        if stop and claim.is_by_script:
+        # An entry cannot wait for a name while another delivery of it holds or has marked its shared names.
+        if stop and (claim.is_by_script or (take.joined and _has(take.joined, stop.name, known.now_ms))):
             return Busy(gate, stop.name.label, 1000)
         if stop:  # it keeps the names that it will ask for again, and holds none of them
             return replace(take, deliveries=tuple(_wait_for(stop.name, delivery) for delivery in take.deliveries))
@@ -363,7 +368,8 @@ def claim_entry(claim: Claim, take: Take, machine: str, now_ms: int, reset: int,
     fingerprint = entry.fingerprint
     if fingerprint != claim.fingerprint:
         fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
-    is_replaced = entry.shared and claim.is_by_script  # a crashed reservation, which may have had other links
+    asked_ms = lease_until_ms - claim.lease_ms
+    has_names = entry.is_delivered_somewhere or entry.is_busy(asked_ms)  # a lapsed claim may have had other names
     deliveries = entry.by_destination
     for delivery in take.deliveries:
         # A delivery that will be skipped for its words does not hold them, just as one that waits for a name.
@@ -373,7 +379,7 @@ def claim_entry(claim: Claim, take: Take, machine: str, now_ms: int, reset: int,
     return replace(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
-        shared=tuple(dict.fromkeys((*(() if is_replaced else entry.shared), *take.shared))),
+        shared=tuple(dict.fromkeys((*(entry.shared if has_names else ()), *take.shared))),
         fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),
@@ -411,6 +417,13 @@ def settle(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) 
     after = replace(entry, deliveries=tuple(deliveries.values()))
     # Shared names are kept while a delivery was made or is still to be made; otherwise they are free again (26).
     return replace(after, shared=()) if after.statuses.isdisjoint({*OPEN, DeliveryStatus.DELIVERED}) else after
+
+
+def without_name(entry: Entry, name: Name) -> Entry:
+    """The entry after a reset of a shared name, which frees only that name (21)."""
+    shared = tuple(other for other in entry.shared if other != name)
+    deliveries = tuple(replace(made, content=None) if made.content == name else made for made in entry.deliveries)
+    return replace(entry, shared=shared, deliveries=deliveries)
 
 
 def names_to_mark(entry: Entry) -> tuple[Name, ...]:

@@ -23,7 +23,7 @@ from deduplication.clock import Clock, boot_id, host_id, system_clock
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.files import DAY_MS, Retention, check_free_space, make_private, network_disk, run_when_unlocked
 from deduplication.journal.entry import DeliveryStatus, Entry, decode, encode
-from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references
+from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references, without_name
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
@@ -454,11 +454,9 @@ class Step:
                 self.put(replace(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)
-            else:  # resetting a group frees only the group
+            else:
                 self._run("DELETE FROM names WHERE reference = ? AND seq > 0", (label,))
-                shared = tuple(other for other in entry.shared if other != name)
-                deliveries = tuple(replace(d, content=None) if d.content == name else d for d in entry.deliveries)
-                self.put(replace(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
+                self.put(without_name(entry, name), entry, publishes=False)
 
     def last_seq(self) -> int:
         return int(self.query("SELECT max(seq) FROM entries")[0][0] or 0)

@@ -51,7 +51,11 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         "26 a late outcome frees no name that is held again": ("and is_held_again and", "and False and"),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),
-        "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
+        "22 an older entry is not published after a reset": (
+            "if pointer.reset > entry.reset and labels[label].is_own:",
+            "if False:",
+        ),
+        "21 a reset of a shared name drops no entry": ("> entry.reset and labels[label].is_own:", "> entry.reset:"),
         "25 an email whose entry is here explains its mark in Redis": (
             "not (entries or mine.entries or mine.ended)",
             "not (entries or mine.ended)",
@@ -68,7 +72,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "3 the claim knows its era": ('if held and held.era != step.meta("era"):', "if False:"),
         "5 the note reads what has changed since the claim": (
-            "            present = before or claimed.entry",
+            "            present = before or claimed.entry.without_claims()",
             "            present = claimed.entry",
         ),
         "6 stored is safe once Redis has it": (
@@ -85,6 +89,11 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return True",
         ),
         "3 no claim on a full disk": ("        self.journal.check_disk()\n", ""),
+        "22 a claim that was reset decides nothing": (
+            "before or claimed.entry.without_claims()",
+            "before or claimed.entry",
+        ),
+        "10 a claim counts on its own machine": ("held.take.joined.without_claims()", "held.take.joined"),
         "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
         "26 a name marked without Redis counts": (
             'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',
@@ -136,6 +145,14 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         "2 returned ends its own hold alone": (
             "if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:",
             "if False:",
+        ),
+        "26 a lapsed claim leaves no names": (
+            "(*(entry.shared if has_names else ()), *take.shared)",
+            "(*entry.shared, *take.shared)",
+        ),
+        "27 no entry waits for a name beside those it has": (
+            "or (take.joined and _has(take.joined, stop.name, known.now_ms))",
+            "or False",
         ),
         "28 a proof is good for one email": ('if known.proven.removeprefix(HELD) not in ("", claim.key):', "if False:"),
     },

@@ -19,7 +19,7 @@ from deduplication.journal.entry import DeliveryStatus, encode
 from deduplication.journal.registry import NOTHING, Published
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.names import Kind, Name
-from tests.deduplication.journal.stage import EMAILS, Stage
+from tests.deduplication.journal.stage import CASTS, Stage
 from tests.deduplication.journal.world import (
     HOLD_MS,
     LEASE_MS,
@@ -37,12 +37,12 @@ from tests.deduplication.journal.world import (
 )
 from tests.support.redis_server import RedisServer
 
-A, B, GROUPED, OTHER_OF_GROUP = EMAILS
+A, B, GROUPED, OTHER_OF_GROUP = *CASTS[0][:2], *CASTS[1][1:3]
 
 
 @pytest.fixture
 def stage(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    found = Stage(redis_server, monkeypatch)
+    found = Stage(redis_server, monkeypatch, (A, B, GROUPED, OTHER_OF_GROUP))
     yield found
     found.close()
 

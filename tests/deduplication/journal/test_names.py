@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication.again import forget
-from deduplication.journal.coordinator import Claimed
+from deduplication.journal.coordinator import Claimed, Settled
 from deduplication.journal.entry import BY_SCRIPT, Delivery, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.registry import Answer, Commit
 from deduplication.journal.rules import Busy, Claim, Judgement, ProofUsed, Repeat
 from deduplication.journal.sqlite import MOST_ROWS
-from deduplication.names import UNDATED, Gate, Kind, Name, shortened
+from deduplication.names import UNDATED, WEEK_MS, Gate, Kind, Name, shortened
 from deduplication.subject_group import group_name
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
@@ -34,6 +35,7 @@ from tests.deduplication.journal.world import (
 
 Pair = tuple[Machine, Machine]
 Race = Callable[[Callable[[Machine], object], Callable[[Machine, Entry], object]], tuple[object, Machine]]
+GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "g", WEEK_MS)
 
 
 @pytest.fixture
@@ -426,3 +428,72 @@ def test_a_reset_is_found_however_many_emails_have_its_name(alone: Machine) -> N
     claim = Email("new", message_id=CROWDED).claim("o")
     with alone.journal.reading() as step:
         assert step.known(claim.own, claim.fingerprint).reset == 7
+
+
+def test_a_claim_of_another_machine_for_another_destination_ends_with_its_lease(pair: Pair) -> None:
+    """Its lease, by the clock of Redis, was counted by the clock of this machine, and so for ever."""
+    claimed(pair[0], Email(destinations=("chat",)))
+    delivered(pair[1], claimed(pair[1], Email()))
+    pair[0].time.pass_ms(LEASE_MS + 1)
+    again = claimed(pair[1], Email(destinations=("crm", "chat")))
+    assert [planned.destination for planned in again.to_send] == ["chat"]
+
+
+@pytest.mark.parametrize("end", [stored, delivered])
+def test_an_email_does_not_take_a_name_that_one_of_its_deliveries_waits_for(
+    pair: Pair, end: Callable[[Machine, Claimed], Settled]
+) -> None:
+    """A later request of the email had more names; its first delivery then took the group from another email."""
+    claimed(pair[0], Email("g1", group="g"))
+    end(pair[0], claimed(pair[0], Email("one", media=("x",))))
+    assert isinstance(ask(pair[1], Email("one", media=("x",), group="g", destinations=("crm", "chat"))), Busy)
+    assert claimed(pair[1], Email("g2", group="g")).plan[0].waits_for == GROUP
+
+
+def test_a_claim_that_lapsed_and_was_reset_decides_nothing(pair: Pair, sync: Sync) -> None:
+    """It was stored in the journal; Redis never accepted that, so the provider was asked to retry for ever."""
+    late = claimed(pair[0], Email(), lease_ms=1)
+    pair[0].time.pass_ms(5)
+    assert forget(pair[0].coordinator, Email().claim("").references) == {}
+    assert not stored(pair[0], late).is_safe
+    sync()
+    claimed(pair[0], Email())
+
+
+def test_a_claim_that_lapsed_leaves_no_names_to_the_next_one(pair: Pair) -> None:
+    """They were marked with it, and another email that held one by then was delivered as well."""
+    more = Email("one", media=("x",), group="g", destinations=("crm", "chat"))
+    claimed(pair[0], more, lease_ms=1)
+    pair[0].time.pass_ms(5)
+    claimed(pair[1], Email("g1", group="g"))
+    delivered(pair[0], claimed(pair[0], Email("one", media=("x",))))
+    assert isinstance(ask(pair[0], more), Busy)
+
+
+def test_resetting_a_group_frees_only_the_group_while_an_email_meets_it(pair: Pair, sync: Sync) -> None:
+    """Its outcome, which is older than the reset, was dropped with its payload."""
+    send(pair[0], Email("g1", group="g"))
+    sync()
+    stopped = claimed(pair[0], Email("g2", group="g"))
+    assert forget(pair[1].coordinator, {GROUP.label: GROUP}) == {}
+    settled = skipped(pair[0], stopped).entry
+    sync()
+    with pair[0].journal.reading() as step:
+        assert settled and step.payload(settled.id) == b"payload"
+
+
+def test_a_delivery_that_waits_for_a_group_is_sent_once_after_a_reset_of_it(fleet: Fleet3) -> None:
+    pair = (fleet.add(), fleet.add())
+    fleet.open()
+    first = claimed(pair[0], Email("g1", group="g"))
+    waiting = claimed(pair[1], Email("g2", group="g"))
+    stored(pair[1], waiting)
+    delivered(pair[0], first)
+    fleet.settle_down()
+    assert forget(pair[0].coordinator, {GROUP.label: GROUP}) == {}
+    for status in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERED):
+        (lent,) = take(pair[1])
+        assert pair[1].coordinator.finish(lent, replace(lent.delivery, status=status, next_try_ms=0))
+        fleet.settle_down()
+    assert take(pair[1]) == [] and isinstance(ask(pair[1], Email("g2", group="g")), Repeat)
+    assert claimed(pair[0], Email("g3", group="g")).plan[0].status is DeliveryStatus.SKIPPED

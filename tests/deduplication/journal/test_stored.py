@@ -334,7 +334,7 @@ def test_a_redis_that_is_nearly_full_stores_nothing_more(fleet: Fleet3) -> None:
     machine = fleet.add()
     fleet.open()
     used = machine.client.info("memory")["used_memory"]
-    machine.client.config_set("maxmemory", used + used // 8)
+    machine.client.config_set("maxmemory", used + used // 16)
     try:
         with pytest.raises(NoRoom):
             stored(machine, claimed(machine, Email()))
