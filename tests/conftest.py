@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--redis", choices=("any", "wheel"), default="any", help="any: redis-server on PATH, else the wheel's"
     )
     parser.addoption("--examples", type=int, default=0, help="how many orders of steps the protocol is tried in")
+    parser.addoption("--wide", action="store_true", help="the protocol with all that its state machine knows")
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its seed
