@@ -37,7 +37,7 @@ from routes.providers.registry import checked_config
 log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8  # of malloc.h
-HEAPS = 2
+HEAPS = 1
 REFUSED_RELOAD = "mailonce.toml was refused when it was reloaded; the log and mailonce check say why"
 CANNOT_BOOT = 3  # gunicorn stops on this exit status; with any other it would start the worker again and again
 
