@@ -193,7 +193,6 @@ def race(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> Race:
     fleet.open()
     entry = returned(one, claimed(one, Email())).entry
     one.tick()
-    two.follow()
     assert entry
 
     def run_race(
